@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOCK = ROOT / "requirements" / "lock.txt"
+INPUTS = [LOCK, ROOT / "pyproject.toml", Path(__file__)]
 STAMP = VENV / "ready.stamp"
 INSTALLED = VENV / "lock.sha256"
 OLDEST_PYTHON = (3, 11)
@@ -50,13 +51,20 @@ def compile_bytecode(python: Path) -> None:
     subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
 
 
+def is_ready() -> bool:
+    newest_input = max(path.stat().st_mtime for path in INPUTS)
+    return STAMP.exists() and STAMP.stat().st_mtime > newest_input
+
+
 def main() -> int:
     if sys.version_info < OLDEST_PYTHON:
         print(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: make PYTHON=python3.12")
         return 2
     # Two `make` commands may start at once in one checkout: the second waits, then finds the work done.
-    with open(ROOT / "pyproject.toml") as held:
+    with (ROOT / "pyproject.toml").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
+        if is_ready():
+            return 0
         python = VENV / "bin" / "python"
         if not python.exists():
             venv.create(VENV, with_pip=True, symlinks=os.name != "nt")
