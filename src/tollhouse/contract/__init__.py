@@ -1,0 +1,1 @@
+"""What a tool declares: its effect, dedup, attempts, times, approval, hooks and schema."""

@@ -1,0 +1,1 @@
+"""What ends a doubt: look-ups, resends, people, compensation."""

@@ -1,0 +1,314 @@
+"""Every error Tollhouse raises, in one place, because a code is a promise.
+
+Callers branch on :attr:`TollhouseError.code`; people read :attr:`cause` and :attr:`remedy`; an agent loop passes
+:attr:`for_model` to its model. Codes are stable and never reused. The error reference in the docs is generated
+from this module, so the class docstring, ``remedy`` and ``sent`` below are what a reader finds there.
+
+Order of precedence when several mistakes meet in one call: the tool's name, the arguments' encoding, the key,
+a call already recorded under that key, the arguments' types, gates that deny, gates that hold.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Sent = Literal["no", "maybe", "yes"]
+"""Whether anything left the house: ``"no"`` is proof, ``"maybe"`` is doubt, ``"yes"`` is certain."""
+
+
+class TollhouseError(Exception):
+    """Base of every error raised on purpose.
+
+    ``cause`` is one sentence saying what happened, ``remedy`` one saying what to do next. ``key`` is the call's key,
+    or None when there is no call. Private detail (arguments, secrets) never appears in the text.
+    """
+
+    code: ClassVar[str] = "error"
+    default_remedy: ClassVar[str] = "Read the cause; nothing else is known about this failure."
+    default_sent: ClassVar[Sent] = "no"
+
+    def __init__(
+        self, cause: str, *, remedy: str | None = None, key: str | None = None, sent: Sent | None = None
+    ) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.remedy = remedy or self.default_remedy
+        self.key = key
+        self.sent: Sent = sent or self.default_sent
+
+    @property
+    def for_model(self) -> str:
+        """What a model should be told: the truth, and never "try again" for a doubt."""
+        return f"{self.cause} {_WHAT_LEFT[self.sent]}"
+
+    def as_dict(self) -> dict[str, str | None]:
+        """The error as JSON surfaces show it (CLI ``--json``, problem documents)."""
+        return {
+            "code": self.code,
+            "cause": self.cause,
+            "remedy": self.remedy,
+            "sent": self.sent,
+            "key": self.key,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.cause} {self.remedy} [{self.code}; sent: {self.sent}]"
+
+
+_WHAT_LEFT: dict[Sent, str] = {
+    "no": "Nothing was sent.",
+    "maybe": "It may have taken effect. Do not call it again; verify first.",
+    "yes": "It was sent.",
+}
+
+
+# -- what a call can end in ------------------------------------------------------------------------------------
+
+
+class InDoubt(TollhouseError):
+    """The call may have taken effect, and nobody knows yet."""
+
+    code = "call_in_doubt"
+    default_remedy = "Verify at the receiver and settle it: reconcile, or resolve it by name."
+    default_sent = "maybe"
+
+    @property
+    def for_model(self) -> str:
+        return (
+            "The outcome of this call is unknown: it may have taken effect. Do not call it again. "
+            "Verify by reading, or wait until a person settles it."
+        )
+
+
+class Held(TollhouseError):
+    """The call waits for people; nothing was sent in this round."""
+
+    code = "call_held"
+    default_remedy = "Approve, edit or deny it; then call again with the same key."
+
+    @property
+    def for_model(self) -> str:
+        return f"This call waits for a person's decision and was not sent. {self.cause}"
+
+
+class Refused(TollhouseError):
+    """A gate or a person said no; nothing was sent in this round."""
+
+    code = "call_refused"
+    default_remedy = "Change what the gate objects to and use a new key, or have a named person retry this one."
+
+
+class CallFailed(TollhouseError):
+    """The call is known to have had no effect."""
+
+    code = "call_failed"
+    default_remedy = "Fix the cause; then use a new key, or have a named person retry this one."
+    default_sent: ClassVar[Sent] = "yes"
+
+    @property
+    def for_model(self) -> str:
+        return f"This call failed and had no effect. {self.cause}"
+
+
+class CallNotSent(CallFailed):
+    """Proof exists that no byte of this call left; it is ready to go again."""
+
+    code = "call_not_sent"
+    default_remedy = "Call again with the same key once the cause is gone; that is safe."
+    default_sent = "no"
+
+    @property
+    def for_model(self) -> str:
+        return f"Nothing was sent, so nothing happened. {self.cause}"
+
+
+class CallInFlight(TollhouseError):
+    """Another caller's attempt under this key is still out."""
+
+    code = "call_in_flight"
+    default_remedy = "Wait for it (house.wait), or read it later; a second send would be a second effect."
+    default_sent = "maybe"
+
+    @property
+    def for_model(self) -> str:
+        return "This very call is already under way. Do not call it again; its outcome will follow."
+
+
+class CallConflict(TollhouseError):
+    """The key already belongs to another tool or to other arguments."""
+
+    code = "call_conflict"
+    default_remedy = "Use a new key for a new call; a key names one intended use of a tool for ever."
+
+
+class Contradicted(TollhouseError):
+    """What was settled and what was found since disagree."""
+
+    code = "call_contradicted"
+    default_remedy = "A named person must overturn or uphold the settlement."
+    default_sent = "yes"
+
+    @property
+    def for_model(self) -> str:
+        return "The records about this call contradict each other; a person must decide. Do not call it again."
+
+
+class Compensated(TollhouseError):
+    """The call took effect and was undone by its own ledgered call."""
+
+    code = "call_compensated"
+    default_remedy = "Use a new key if the effect is wanted again."
+    default_sent = "yes"
+
+
+class ResultPurged(TollhouseError):
+    """The call succeeded, but its recorded result was purged."""
+
+    code = "result_purged"
+    default_remedy = "Read the result at the receiver; the key stays taken and is never sent again."
+    default_sent = "yes"
+
+
+# -- mistakes in the request: nothing is stored, nothing leaves ---------------------------------------------------
+
+
+class InvalidArguments(TollhouseError):
+    """The arguments cannot be encoded, or are not what the tool's schema says."""
+
+    code = "invalid_arguments"
+    default_remedy = "Correct the field named and call again; the key was not used up."
+
+    def __init__(
+        self, cause: str, *, path: str | None = None, remedy: str | None = None, key: str | None = None
+    ) -> None:
+        super().__init__(cause, remedy=remedy, key=key)
+        self.path = path
+
+
+class InvalidKey(TollhouseError):
+    """The key is missing or ill-formed."""
+
+    code = "invalid_key"
+    default_remedy = "Give 1 to 200 characters: letters, digits and . _ : @ -, starting with a letter or digit."
+
+
+class InvalidSetting(TollhouseError):
+    """A setting is out of bounds, or loosens what the contract promises."""
+
+    code = "invalid_setting"
+    default_remedy = "Correct the setting named; a setting may tighten a contract, never loosen it."
+
+
+class UnknownTool(TollhouseError):
+    """No tool of that name is registered here."""
+
+    code = "unknown_tool"
+    default_remedy = "Pass the tool to Tollhouse.open(tools=[...]) or name its module with --tools."
+
+
+class UnknownCall(TollhouseError):
+    """No call is recorded under that key."""
+
+    code = "unknown_call"
+    default_remedy = "Check the key and the tenant; `tollhouse calls list` shows what is recorded."
+
+
+class UngatedCall(TollhouseError):
+    """A decorated tool was called directly, around the gate."""
+
+    code = "ungated_call"
+    default_remedy = "Use house.call(tool, arguments, key=...); `tool.fn` is for unit tests."
+
+
+class ContractError(TollhouseError):
+    """A tool's contract contradicts itself; raised at import."""
+
+    code = "contract_error"
+    default_remedy = "Correct the field named in the decorator."
+
+    def __init__(self, cause: str, *, field: str, remedy: str | None = None) -> None:
+        super().__init__(cause, remedy=remedy)
+        self.field = field
+
+
+# -- decisions of people -----------------------------------------------------------------------------------------
+
+
+class NotAllowed(TollhouseError):
+    """The lifecycle forbids this step for a call in this state."""
+
+    code = "not_allowed"
+    default_remedy = "Look at the call (`tollhouse calls show`) and choose a step its state allows."
+
+
+class DecisionConflict(TollhouseError):
+    """Somebody else decided first, or the call changed since it was shown."""
+
+    code = "decision_conflict"
+    default_remedy = "Read the call again; decide anew only if the recorded decision is wrong."
+
+
+class NotEntitled(TollhouseError):
+    """This person may not take this decision (the requester approving their own call, a missing name)."""
+
+    code = "not_entitled"
+    default_remedy = "Have another named person decide."
+
+
+# -- the store ---------------------------------------------------------------------------------------------------
+
+
+class StoreUnavailable(TollhouseError):
+    """The ledger could not be read or written: gone, locked, full or read-only."""
+
+    code = "store_unavailable"
+    default_remedy = "Restore the store; then use the same key again, which is safe."
+
+
+class StoreFull(StoreUnavailable):
+    """The ledger's disk or page limit is full."""
+
+    code = "store_full"
+    default_remedy = "Make room (disk, max_page_count); then use the same key again, which is safe."
+
+
+class StoreReadOnly(StoreUnavailable):
+    """The ledger cannot be written: a read-only file, mount or replica."""
+
+    code = "store_read_only"
+    default_remedy = "Point to a writable primary store; then use the same key again, which is safe."
+
+
+class StoreLocked(StoreUnavailable):
+    """Another process held the ledger's write lock for too long."""
+
+    code = "store_locked"
+    default_remedy = "Find the process that holds the store; then use the same key again, which is safe."
+
+
+class StoreNotDurable(TollhouseError):
+    """The store could forget a departure after a power cut, so opening it was refused."""
+
+    code = "store_not_durable"
+    default_remedy = "Use a durable store, or pass volatile=True where losing the ledger is acceptable."
+
+
+class StoreSchema(TollhouseError):
+    """The store's schema is too old or too new for this release."""
+
+    code = "store_schema"
+    default_remedy = "Run `tollhouse db upgrade`, or install the release that wrote it."
+
+
+class StoreURLInvalid(TollhouseError):
+    """The store's URL names no store that this installation knows."""
+
+    code = "store_url_invalid"
+    default_remedy = "Use sqlite:///path/to/file.db or postgresql://user@host/database."
+
+
+class HouseClosed(TollhouseError):
+    """The house was closed, or this handle crossed a fork."""
+
+    code = "house_closed"
+    default_remedy = "Open a house in this process: `async with Tollhouse.open(...)`."

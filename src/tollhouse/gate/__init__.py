@@ -1,0 +1,1 @@
+"""The one path from any caller to any tool."""

@@ -1,0 +1,416 @@
+"""Steps that people and evidence take: votes, edits, refusals, settlements, retries, overturns.
+
+Called by the house's verbs, the reconciler and the sweeper. Pure functions over a record; who may decide what is
+checked here, next to the step it governs, so that every surface (SDK, CLI, HTTP) obeys the same rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tollhouse.contract.terms import US
+from tollhouse.ledger.change import Change, advance
+from tollhouse.ledger.guards import guard_d, guard_s
+from tollhouse.ledger.lifecycle import Event, Forbidden, check, fold
+from tollhouse.ledger.record import (
+    Approval,
+    AttemptOutcome,
+    CallRecord,
+    Json,
+    Settlement,
+    State,
+    Stored,
+    Vote,
+)
+
+HAPPENED = "happened"
+DID_NOT_HAPPEN = "did_not_happen"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A statement about a call. ``via``: ``hook``, ``person`` or ``callback``; ``began_us``: when the look-up began.
+
+    ``job_status`` is a statement about accepted long work (``cancelled``, ``failed``, ``never_queued``); where a
+    contract can answer *accepted*, a hook's bare absence is no evidence.
+    """
+
+    id: str
+    finding: str
+    via: str
+    began_us: int
+    by: str | None = None
+    reason: str | None = None
+    evidence: Any = None
+    reference: str | None = None
+    result: Stored | None = None
+    job_status: str | None = None
+
+
+# -- approvals --------------------------------------------------------------------------------------------------------
+
+
+def approve(record: CallRecord, by: str, now_us: int, *, digest: str | None = None) -> Change:
+    """One person's yes. Reaching the quorum makes the call ready; ``digest`` binds the vote to what was shown."""
+    approval = _open_approval(record, by, now_us)
+    if (digest or record.digest) != approval.digest or record.digest != approval.digest:
+        raise Forbidden("digest", "The arguments changed since they were shown; look again and decide anew.")
+    if any(vote.by == by for vote in approval.votes):
+        raise Forbidden("voted", f"{by} has already approved this call.")
+    votes = (*approval.votes, Vote(by, now_us, approval.digest))
+    facts = {"by": by, "votes": len(votes), "quorum": approval.quorum}
+    if len(votes) < approval.quorum:
+        check(record.state, Event.VOTE, State.HELD)
+        return advance(record, now_us, "voted", facts, approval=replace(approval, votes=votes))
+    check(record.state, Event.APPROVE, State.READY)
+    granted = replace(approval, votes=votes, granted_at_us=now_us)
+    due = now_us if record.run_when_approved else approval.expires_at_us
+    return advance(record, now_us, "approved", facts, state=State.READY, approval=granted, due_at_us=due)
+
+
+def edit(record: CallRecord, by: str, arguments: str, digest: str, difference: Json, now_us: int) -> Change:
+    """Replace the arguments of a held call of which nothing ever departed; votes given so far become void."""
+    check(record.state, Event.EDIT, State.HELD)
+    approval = _open_approval(record, by, now_us)
+    if record.attempts:
+        raise Forbidden("departed", "Something of this call has departed, so its arguments stand for ever.")
+    fresh = replace(approval, digest=digest, votes=())
+    facts = {"by": by, "digest": digest, "difference": dict(difference)}
+    return advance(record, now_us, "edited", facts, approval=fresh, arguments=arguments, digest=digest)
+
+
+def deny(record: CallRecord, by: str, reason: str, now_us: int) -> Change:
+    """A person's no."""
+    check(record.state, Event.DENY, State.REFUSED)
+    approval = record.approval
+    if approval is not None and approval.approvers is not None and by not in approval.approvers:
+        raise Forbidden("entitled", f"{by} is not among the approvers of this call.")
+    return _refused(record, now_us, "denied", f"Denied by {by}: {reason}", by=by, reason=reason)
+
+
+def gate_denied(record: CallRecord, gate: str, error: Json, now_us: int) -> Change:
+    """A gate says no at departure of a call that was ready."""
+    check(record.state, Event.DENY, State.REFUSED)
+    return advance(
+        record,
+        now_us,
+        "refused",
+        {"gate": gate, "error": dict(error)},
+        state=State.REFUSED,
+        error=error,
+        due_at_us=None,
+    )
+
+
+def expire(record: CallRecord, now_us: int) -> Change:
+    """A hold or an approval reached its end."""
+    check(record.state, Event.EXPIRE, State.REFUSED)
+    approval = record.approval
+    if approval is None or now_us < approval.expires_at_us:
+        raise Forbidden("expiry", "Nothing of this call has expired.")
+    what = "The approval" if approval.granted_at_us else "The wait for approval"
+    return _refused(record, now_us, "expired", f"{what} expired.")
+
+
+def cancel(record: CallRecord, by: str, now_us: int, reason: str | None = None) -> Change:
+    """Cancel: refused when nothing left, otherwise only a mark that forbids resends until a new round."""
+    if record.state in (State.HELD, State.READY):
+        check(record.state, Event.CANCEL, State.REFUSED)
+        return _refused(record, now_us, "cancelled", f"Cancelled by {by}.", by=by, reason=reason)
+    check(record.state, Event.CANCEL_ASKED, record.state)
+    return advance(record, now_us, "cancel_asked", {"by": by, "reason": reason}, cancel_asked=True)
+
+
+def lapse(record: CallRecord, approval: Approval, why: str, now_us: int) -> Change:
+    """What was approved is not what would run now: ask again."""
+    check(record.state, Event.LAPSE, State.HELD)
+    return advance(
+        record,
+        now_us,
+        "lapsed",
+        {"why": why},
+        state=State.HELD,
+        approval=approval,
+        due_at_us=approval.expires_at_us,
+    )
+
+
+def _open_approval(record: CallRecord, by: str, now_us: int) -> Approval:
+    if record.state is not State.HELD:
+        check(record.state, Event.APPROVE)
+    approval = record.approval
+    if approval is None or record.state is not State.HELD:
+        raise Forbidden("table", "This call waits for nobody's approval.")
+    if by == record.requested_by:
+        raise Forbidden("requester", "Nobody approves or edits their own call.")
+    if approval.approvers is not None and by not in approval.approvers:
+        raise Forbidden("entitled", f"{by} is not among the approvers of this call.")
+    if now_us >= approval.expires_at_us:
+        raise Forbidden("expired", "The wait for approval has expired.")
+    return approval
+
+
+def _refused(record: CallRecord, now_us: int, kind: str, message: str, **facts: Any) -> Change:
+    error = {"type": kind, "message": message}
+    return advance(record, now_us, kind, facts, state=State.REFUSED, error=error, due_at_us=None)
+
+
+# -- settlements ----------------------------------------------------------------------------------------------------------
+
+
+def settle(record: CallRecord, finding: Finding, now_us: int, *, force: bool = False) -> Change:
+    """Settle a doubt (or accepted work) by evidence; against a settled call, record a finding instead.
+
+    A hook's negative needs silence (guard S); a person may say *did not happen* once every attempt has ended, else
+    with ``force``. Outcomes stay as they are; the settlement stands in for those it judged.
+    """
+    if record.state not in (State.IN_DOUBT, State.ACCEPTED):
+        return _finding_only(record, finding, now_us)
+    if finding.finding == DID_NOT_HAPPEN:
+        _negative_counts(record, finding, force)
+    judged = AttemptOutcome.HAPPENED if finding.finding == HAPPENED else AttemptOutcome.REJECTED
+    attempts = tuple(
+        replace(a, judged=judged) if a.round == record.round and a.unsettled else a for a in record.attempts
+    )
+    state = fold(replace(record, attempts=attempts))
+    check(record.state, Event.EVIDENCE, state)
+    happened = finding.finding == HAPPENED
+    error = None if happened else {"type": DID_NOT_HAPPEN, "message": finding.reason or "Settled: it did not happen."}
+    return advance(
+        record,
+        now_us,
+        "settled",
+        _finding_facts(finding, force=force),
+        state=state,
+        attempts=attempts,
+        settlements=(*record.settlements, _settlement(record, finding, "evidence", now_us)),
+        fence=record.fence + 1,
+        result=finding.result if happened else None,
+        error=error,
+        due_at_us=None,
+    )
+
+
+def force(record: CallRecord, by: str, reason: str, now_us: int) -> Change:
+    """An operator sets the owner aside; written in one transaction with the resolution that follows."""
+    attempts = tuple(
+        replace(a, outcome=a.outcome or AttemptOutcome.UNKNOWN) if a.running else a for a in record.attempts
+    )
+    state = fold(replace(record, attempts=attempts))
+    check(record.state, Event.FORCE, state)
+    return advance(
+        record,
+        now_us,
+        "forced",
+        {"by": by, "reason": reason},
+        state=state,
+        attempts=attempts,
+        fence=record.fence + 1,
+        due_at_us=now_us,
+    )
+
+
+def looked(record: CallRecord, now_us: int, next_due_us: int | None, answer: str, note: str | None = None) -> Change:
+    """A look-up that settled nothing: its answer is history, and the next one is due later."""
+    facts = {"answer": answer, "note": note, "next_us": next_due_us}
+    return advance(record, now_us, "looked_up", facts, looks=record.looks + 1, due_at_us=next_due_us)
+
+
+def tried(record: CallRecord, verb: str, by: str, why: str, now_us: int) -> Change:
+    """A decision that lost or was not allowed: history holds every try."""
+    return advance(record, now_us, "decision_refused", {"verb": verb, "by": by, "why": why})
+
+
+def _negative_counts(record: CallRecord, finding: Finding, force: bool) -> None:
+    if finding.via == "hook":
+        if record.terms.accepts and finding.job_status is None:
+            raise Forbidden("S", "This tool starts long work: only a statement about the job is evidence.")
+        guard_s(record, finding.began_us)
+    elif finding.via == "person" and not force and any(a.running for a in record.attempts):
+        raise Forbidden("force", "An attempt of this call may still be running; say so with force.")
+
+
+def _finding_only(record: CallRecord, finding: Finding, now_us: int) -> Change:
+    if finding.via == "person" or record.state is State.DEPARTED:
+        check(record.state, Event.EVIDENCE)
+    settlement = _settlement(record, finding, "finding", now_us)
+    return advance(
+        record,
+        now_us,
+        "found",
+        _finding_facts(finding),
+        settlements=(*record.settlements, settlement),
+        due_at_us=None,
+    )
+
+
+def _settlement(record: CallRecord, finding: Finding, kind: str, now_us: int) -> Settlement:
+    return Settlement(
+        id=finding.id,
+        kind=kind,
+        via=finding.via,
+        finding=finding.finding,
+        by=finding.by,
+        reason=finding.reason,
+        round=record.round,
+        at_us=now_us,
+        covers=_outcomes(record),
+        evidence=finding.evidence,
+        reference=finding.reference,
+        result=finding.result if kind == "finding" else None,
+    )
+
+
+def _outcomes(record: CallRecord) -> Mapping[str, str | None]:
+    return {a.id: None if a.outcome is None else a.outcome.value for a in record.attempts}
+
+
+def _finding_facts(finding: Finding, *, force: bool = False) -> dict[str, Any]:
+    facts = {
+        "finding": finding.finding,
+        "via": finding.via,
+        "by": finding.by,
+        "reason": finding.reason,
+        "evidence": finding.evidence,
+        "reference": finding.reference,
+        "job_status": finding.job_status,
+        "force": force or None,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+# -- after settlement ---------------------------------------------------------------------------------------------------------
+
+
+def retry(record: CallRecord, by: str, reason: str, approval: Approval | None, now_us: int) -> Change:
+    """A new round of a failed or refused call. ``approval``: what the new round must wait for, None for nothing."""
+    state = State.READY if approval is None else State.HELD
+    check(record.state, Event.RETRY, state)
+    guard_d(record)
+    due = approval.expires_at_us if approval else (now_us if record.run_when_approved else None)
+    return advance(
+        record,
+        now_us,
+        "retried",
+        {"by": by, "reason": reason, "round": record.round + 1},
+        state=state,
+        round=record.round + 1,
+        fence=record.fence + 1,
+        approval=approval,
+        cancel_asked=False,
+        deadline_at_us=None,
+        due_at_us=due,
+        looks=0,
+        error=None,
+        result=None,
+    )
+
+
+def overturn(
+    record: CallRecord, by: str, reason: str, settlement_id: str, now_us: int, *, evidence: Any = None
+) -> Change:
+    """A named person reverses a settlement: to *succeeded* on a recorded effect, to *failed* where none is recorded."""
+    target = State.FAILED if record.state is State.SUCCEEDED else State.SUCCEEDED
+    check(record.state, Event.OVERTURN, target)
+    result = None
+    if target is State.FAILED:
+        if any(a.outcome is AttemptOutcome.HAPPENED for a in record.attempts):
+            raise Forbidden("happened", "An attempt came back with a result; that cannot be overturned to failed.")
+    else:
+        result = _recorded_effect(record)
+    succeeded = target is State.SUCCEEDED
+    settlement = Settlement(
+        id=settlement_id,
+        kind="overturn",
+        via="person",
+        finding=HAPPENED if succeeded else DID_NOT_HAPPEN,
+        by=by,
+        reason=reason,
+        round=record.round,
+        at_us=now_us,
+        covers=_outcomes(record),
+        evidence=evidence,
+    )
+    judged = AttemptOutcome.HAPPENED if succeeded else AttemptOutcome.REJECTED
+    return advance(
+        record,
+        now_us,
+        "overturned",
+        {"by": by, "reason": reason, "evidence": evidence, "from": record.state.value},
+        state=target,
+        attempts=tuple(
+            replace(a, judged=judged) if a.round == record.round and (a.judged or a.unsettled) else a
+            for a in record.attempts
+        ),
+        settlements=(*record.settlements, settlement),
+        fence=record.fence + 1,
+        result=result,
+        error=None if succeeded else {"type": "overturned", "message": f"Overturned by {by}: {reason}"},
+        due_at_us=None,
+    )
+
+
+def _recorded_effect(record: CallRecord) -> Stored | None:
+    """The result on record that says it happened. Raises when there is none to rest a reversal on."""
+    for attempt in reversed(record.attempts):
+        if attempt.outcome is AttemptOutcome.HAPPENED:
+            return attempt.late_result
+    for settlement in reversed(record.settlements):
+        if settlement.finding == HAPPENED and settlement.via == "hook":
+            return settlement.result
+    raise Forbidden("evidence", "Nothing on record says that it happened; a look-up or a reply must say so first.")
+
+
+def uphold(record: CallRecord, by: str, reason: str, settlement_id: str, now_us: int) -> Change:
+    """A named person confirms what was settled, in view of what contradicts it."""
+    check(record.state, Event.UPHOLD, record.state)
+    if not record.contradicted:
+        raise Forbidden("contradiction", "No contradiction is open on this call.")
+    settlement = Settlement(
+        settlement_id, "uphold", "person", None, by, reason, record.round, now_us, _outcomes(record)
+    )
+    return advance(
+        record, now_us, "upheld", {"by": by, "reason": reason}, settlements=(*record.settlements, settlement)
+    )
+
+
+def compensated(record: CallRecord, by_key: str, now_us: int) -> Change:
+    """The compensation under ``by_key`` took effect; written in the commit that settles it."""
+    check(record.state, Event.COMPENSATED, State.COMPENSATED)
+    may_compensate(record, now_us)
+    return advance(
+        record,
+        now_us,
+        "compensated",
+        {"by_key": by_key},
+        state=State.COMPENSATED,
+        compensated_by=by_key,
+        due_at_us=None,
+    )
+
+
+def may_compensate(record: CallRecord, now_us: int) -> None:
+    """Raise :class:`Forbidden` unless undoing is safe: it took effect, silence holds, no contradiction is open."""
+    check(record.state, Event.COMPENSATED, State.COMPENSATED)
+    if record.contradicted:
+        raise Forbidden("D", "The records about this call contradict each other; a person must decide first.")
+    if any(a.unsettled for a in record.attempts):
+        guard_s(record, now_us)
+
+
+def approval_for(
+    reason: str, quorum: int, expires_s: float, approvers: tuple[str, ...] | None, record_digest: str,
+    contract_version: str, now_us: int, *, covers_repeat: bool = False,
+) -> Approval:  # fmt: skip
+    """A fresh question to people, bound to the digest and the contract version that they are shown."""
+    return Approval(
+        reason=reason,
+        quorum=quorum,
+        expires_at_us=now_us + round(expires_s * US),
+        digest=record_digest,
+        contract_version=contract_version,
+        approvers=approvers,
+        covers_repeat=covers_repeat,
+    )

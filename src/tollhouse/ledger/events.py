@@ -1,0 +1,81 @@
+"""Events: the numbered, hash-chained lines of a stream. Appended in the commit of the state they tell of.
+
+The chain covers a *salted digest* of each payload, never the payload, so that erasing a person's data later leaves
+every hash valid: ``hash = SHA-256(prev ‖ canonical [stream, seq, at_us, kind, payload_digest])`` with
+``payload_digest = SHA-256(salt ‖ payload)``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from tollhouse.ledger.change import Draft
+
+GENESIS = ""
+"""The hash before the first event of a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line: ``data`` is JSON text (empty after erasure), ``salt`` hexadecimal, ``at_us`` the store's clock."""
+
+    stream: str
+    seq: int
+    at_us: int
+    kind: str
+    data: str
+    salt: str
+    payload_digest: str
+    hash: str
+    write_id: str
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The payload as a dict; empty when it was erased."""
+        loaded: dict[str, Any] = json.loads(self.data) if self.data else {}
+        return loaded
+
+
+def seal(
+    stream: str,
+    head_seq: int,
+    head_hash: str,
+    drafts: Sequence[Draft],
+    at_us: int,
+    write_id: str,
+    salt: str | None = None,
+) -> tuple[Event, ...]:
+    """Number and chain ``drafts`` after the head. ``write_id`` names the write, so that its repeat is recognised."""
+    events = []
+    for draft in drafts:
+        head_seq += 1
+        data = json.dumps(draft.data, separators=(",", ":"), default=str)
+        used_salt = salt or os.urandom(8).hex()
+        payload = sha256((used_salt + data).encode()).hexdigest()
+        head_hash = chain_hash(head_hash, stream, head_seq, at_us, draft.kind, payload)
+        events.append(Event(stream, head_seq, at_us, draft.kind, data, used_salt, payload, head_hash, write_id))
+    return tuple(events)
+
+
+def chain_hash(previous: str, stream: str, seq: int, at_us: int, kind: str, payload_digest: str) -> str:
+    """The hash of one event over the hash before it; canonical, since no stream or kind holds a quote or backslash."""
+    return sha256(f'{previous}["{stream}",{seq},{at_us},"{kind}","{payload_digest}"]'.encode()).hexdigest()
+
+
+def first_break(events: Iterable[Event]) -> int | None:
+    """The ``seq`` of the first event that is missing, altered or out of order; None when the chain holds."""
+    previous, expected = GENESIS, 1
+    for event in events:
+        intact = event.seq == expected and event.hash == chain_hash(
+            previous, event.stream, event.seq, event.at_us, event.kind, event.payload_digest
+        )
+        payload_ok = not event.data or sha256((event.salt + event.data).encode()).hexdigest() == event.payload_digest
+        if not (intact and payload_ok):
+            return expected
+        previous, expected = event.hash, expected + 1
+    return None

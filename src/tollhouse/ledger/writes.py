@@ -1,0 +1,39 @@
+"""From a change to a write: the one place where events are sealed and the head moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tollhouse.ledger.change import Change
+from tollhouse.ledger.events import seal
+from tollhouse.ledger.store import Blob, RepeatCheck, Write
+
+
+def call_stream(key: str) -> str:
+    """The stream of a direct call."""
+    return f"call:{key}"
+
+
+def write_of(
+    change: Change,
+    write_id: str,
+    *,
+    owner: str | None = None,
+    repeat: RepeatCheck | None = None,
+    blobs: tuple[Blob, ...] = (),
+) -> Write:
+    """The guarded write that makes ``change`` durable; ``write_id`` names the decision, not each try of it."""
+    before, record = change.before, change.record
+    head_seq, head_hash = (0, "") if before is None else (before.head_seq, before.head_hash)
+    events = seal(call_stream(record.key), head_seq, head_hash, change.drafts, record.updated_at_us, write_id)
+    sealed = replace(record, head_seq=events[-1].seq, head_hash=events[-1].hash)
+    return Write(
+        record=sealed,
+        expected=None if before is None else before.version,
+        events=events,
+        write_id=write_id,
+        owner=owner,
+        repeat=repeat,
+        blobs=blobs,
+        arguments_changed=before is not None and before.digest != record.digest,
+    )
