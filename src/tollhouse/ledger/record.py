@@ -126,6 +126,8 @@ class Attempt:
     error: Json | None = None
     late: bool = False
     late_result: Stored | None = None
+    cost: str | None = None
+    """What this sending cost, as a decimal number in the currency of the books; None: none declared, or not known."""
 
     @property
     def effective(self) -> AttemptOutcome | None:

@@ -141,6 +141,8 @@ def _dump_attempt(a: Attempt) -> dict[str, Any]:
         raw["ended_at_us"] = a.ended_at_us
     if a.error is not None:
         raw["error"] = a.error
+    if a.cost is not None:
+        raw["cost"] = a.cost
     if a.lost or a.judged or a.reference or a.late or a.late_result:
         raw |= {"lost": a.lost, "judged": a.judged, "reference": a.reference, "late": a.late}
         raw["late_result"] = None if a.late_result is None else _dump_stored(a.late_result, inline=True)

@@ -50,6 +50,7 @@ class Ending:
     result: Stored | None = None
     error: Json | None = None
     reference: str | None = None
+    cost: str | None = None
 
 
 # -- new calls -----------------------------------------------------------------------------------------------------
@@ -310,6 +311,7 @@ def _ended(attempt: Attempt, ending: Ending, now_us: int, *, late: bool) -> Atte
         send_by_us=min(attempt.send_by_us, now_us),
         reference=ending.reference or attempt.reference,
         error=ending.error,
+        cost=ending.cost,
         late=late,
     )
 
@@ -346,4 +348,6 @@ def _ended_as(attempt: Attempt) -> dict[str, Any]:
         facts["error"] = dict(attempt.error)
     if attempt.reference is not None:
         facts["reference"] = attempt.reference
+    if attempt.cost is not None:
+        facts["cost"] = attempt.cost
     return facts
