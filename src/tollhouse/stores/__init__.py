@@ -1,0 +1,78 @@
+"""Where a store is chosen by its URL: the only door to the engines, for the house, the CLI and the tests.
+
+An engine is a package with three coroutines, ``open_store``, ``upgrade`` and ``check``; it is imported when its URL is
+first used, so that SQLite users need no driver of another engine. What both engines share is in ``stores.common``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from tollhouse.errors import StoreURLInvalid
+from tollhouse.stores.common.migrations import SchemaReport
+from tollhouse.stores.common.urls import engine_of
+
+if TYPE_CHECKING:
+    from tollhouse.ledger.store import Store
+
+__all__ = ["SchemaReport", "check", "open_store", "upgrade"]
+
+
+async def open_store(
+    url: str, *, volatile: bool = False, busy_timeout_s: float = 10.0, postgres_statement_cache: bool = True
+) -> Store:
+    """Open the store at ``url``, creating its schema if the database is empty.
+
+    ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://user@host/database``.
+    ``volatile``: also accept a store that could forget what it confirmed, such as one in memory. ``busy_timeout_s``:
+    how long a write waits for another process's lock (SQLite) before it raises. ``postgres_statement_cache``: False
+    behind a pooler that hands each transaction to another connection.
+
+    Raises :class:`~tollhouse.errors.StoreURLInvalid`, :class:`~tollhouse.errors.StoreNotDurable`,
+    :class:`~tollhouse.errors.StoreSchema` (too old or too new for this release) or
+    :class:`~tollhouse.errors.StoreUnavailable` and its subclasses.
+    """
+    if engine_of(url) == "sqlite":
+        from tollhouse.stores import sqlite
+
+        return await sqlite.open_store(url, volatile=volatile, busy_timeout_s=busy_timeout_s)
+    _need_postgres_driver()
+    from tollhouse.stores import postgres
+
+    return await postgres.open_store(url, volatile=volatile, statement_cache=postgres_statement_cache)
+
+
+async def upgrade(url: str) -> list[str]:
+    """Apply the migrations that the store at ``url`` lacks, each in a transaction; their names, in order.
+
+    Empty when it was up to date. Safe beside running processes of the release before, and when run twice at once.
+    Raises as :func:`open_store` does.
+    """
+    if engine_of(url) == "sqlite":
+        from tollhouse.stores import sqlite
+
+        return await sqlite.upgrade(url)
+    _need_postgres_driver()
+    from tollhouse.stores import postgres
+
+    return await postgres.upgrade(url)
+
+
+async def check(url: str) -> SchemaReport:
+    """How the schema of the store at ``url`` stands to this release; changes nothing. Raises as :func:`open_store`."""
+    if engine_of(url) == "sqlite":
+        from tollhouse.stores import sqlite
+
+        return await sqlite.check(url)
+    _need_postgres_driver()
+    from tollhouse.stores import postgres
+
+    return await postgres.check(url)
+
+
+def _need_postgres_driver() -> None:
+    if importlib.util.find_spec("asyncpg") is None:
+        raise StoreURLInvalid(
+            "This installation has no PostgreSQL driver.", remedy="Install it: pip install 'tollhouse[postgres]'."
+        )

@@ -1,0 +1,1 @@
+"""What the engines share: URLs, migrations, and the words of errors that both can raise."""
