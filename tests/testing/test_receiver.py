@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import os
 import signal
 import socket
 import subprocess
@@ -419,23 +418,23 @@ def test_receiver_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     """A killed test run leaves no receiver behind."""
     program = (
         "import sys; from pathlib import Path; from tollhouse.testing.receiver import Receiver;"
-        "r = Receiver.start(Path(sys.argv[1])); print(r.pid, r.port, flush=True); sys.stdin.read()"
+        "r = Receiver.start(Path(sys.argv[1])); print(r.url, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, tmp_path / "book.jsonl"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     ) as parent:
         assert parent.stdout is not None
-        pid, port = (int(word) for word in parent.stdout.readline().split())
-        with socket.create_connection(("127.0.0.1", port)) as raw:
-            parent.kill()
-            raw.settimeout(10)
-            assert raw.recv(1) == b"", "the kernel closes the connection when the process has gone"
-    with pytest.raises(OSError, match=r"refused|process"):
-        socket.create_connection(("127.0.0.1", port)).close()
-        os.kill(pid, 0)
+        assert parent.stderr is not None
+        url = parent.stdout.readline().strip()
+        assert httpx.get(f"{url}/book").json() == []
+        parent.kill()
+        assert parent.stderr.read() == "", "both have standard error open, so it ends with the last of them"
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/book")
 
 
 def test_command_line_announces_the_port(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from .ports import free_port
 _HOST: Final = "127.0.0.1"
 _ADMIN: Final = "postgres"
 _PORTS_TRIED_MAX: Final = 3
-_COMMAND_TIMEOUT_S: Final = 60.0
 # PostgreSQL refuses to run as root; this account exists on Linux and macOS.
 _ACCOUNT_FOR_ROOT: Final = "nobody"
 _INITDB: Final = (
@@ -186,7 +185,8 @@ def _sql(url: str, statement: str) -> None:
 
 def _run(program: str, *options: str, folder: Path | None = None) -> None:
     """Run one of PostgreSQL's programs to its end. In a server's `folder` it runs as the server's account."""
-    # A file, since a server that was just started would keep a pipe open.
+    # A file, since a server that was just started would keep a pipe open. No timeout, since waiting with one
+    # polls every 50 ms; the programs have limits of their own.
     with tempfile.TemporaryFile("w+") as output:
         try:
             subprocess.run(
@@ -196,7 +196,6 @@ def _run(program: str, *options: str, folder: Path | None = None) -> None:
                 stdin=subprocess.DEVNULL,
                 cwd=folder,
                 env=_environment(),
-                timeout=_COMMAND_TIMEOUT_S,
                 check=True,
                 **(_as_account() if folder else {}),
             )
@@ -208,7 +207,7 @@ def _run(program: str, *options: str, folder: Path | None = None) -> None:
 def _environment() -> dict[str, str]:
     """Ours without PGHOST and the like, which would send the programs elsewhere."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("PG")}
-    return {**kept, "LC_ALL": "C"}
+    return {**kept, "LC_ALL": "C", "PGCONNECT_TIMEOUT": "10"}
 
 
 def _log(folder: Path | None) -> str:
