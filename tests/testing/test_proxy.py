@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import struct
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ import asyncpg
 import httpx
 import pytest
 
-from tollhouse.testing.pgwire import Statement
+from tollhouse.testing.pgwire import Loss, Session, Statement, Trap
 from tollhouse.testing.proxy import Proxy
 from tollhouse.testing.receiver import Receiver
 
@@ -163,7 +164,57 @@ def test_delayed_reply_leaves_the_effect_in_time(web: Proxy, receiver: Receiver)
     assert send(web, receiver) == 201
 
 
+async def test_short_first_words_of_other_protocols_pass() -> None:
+    """A proxy before neither HTTP nor PostgreSQL waits for no start-up packet."""
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.read(100))
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1")
+    async with server:
+        with Proxy(*server.sockets[0].getsockname()) as proxy:
+            reader, writer = await asyncio.open_connection(proxy.host, proxy.port)
+            writer.write(b"HI\n")
+            assert await reader.read() == b"HI\n"
+            writer.close()
+
+
 # PostgreSQL
+
+
+def pieces(data: bytes, size: int) -> Iterator[bytes]:
+    """The data in pieces of that size, as a network may cut it."""
+    for offset in range(0, len(data), size):
+        yield data[offset : offset + size]
+
+
+def message(kind: bytes, payload: bytes) -> bytes:
+    """One message of PostgreSQL's protocol."""
+    return kind + struct.pack("!I", len(payload) + 4) + payload
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
+def test_messages_are_recognised_however_they_are_cut(size: int) -> None:
+    """The answer to the watched statement is withheld in whole, the one before it is let through in whole."""
+    encryption = struct.pack("!II", 8, 80877103)
+    start = struct.pack("!II", 17, 3 << 16) + b"user\0me\0\0"
+    harmless, watched = message(b"Q", b"SELECT 1\0"), message(b"Q", b"INSERT\0")
+    ready = message(b"Z", b"I")
+    first, second = message(b"C", b"SELECT 1\0") + ready, message(b"C", b"INSERT 0 1\0") + ready
+    trap = Trap("insert", "applied")
+    session = Session([trap])
+    for piece in pieces(encryption + start + harmless + watched, size):
+        session.from_client(piece)
+    assert session.to_server == start + harmless + watched
+    for piece in pieces(ready + first + second, size):
+        assert not session.cut
+        session.from_server(piece)
+    assert session.cut
+    assert session.to_client == b"N" + ready + first
+    session.spring()
+    assert trap.wait(0) == Loss(Statement("INSERT"), "applied", ("INSERT 0 1",), "I")
+
 
 pg = pytest.mark.postgres
 # In quotes, since only the type checker knows the class as generic.

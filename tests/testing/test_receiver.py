@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 
 import tollhouse.testing.receiver as package
 from tollhouse.testing.receiver import Fault, Receiver, read_effects
+from tollhouse.testing.receiver.book import Book
 
 CREDIT = {"reference": "order-7", "amount_cents": 2500}
 
@@ -345,6 +347,23 @@ def test_book_survives_a_kill(tmp_path: Path) -> None:
         with httpx.Client(base_url=receiver.url) as fresh:
             assert post(fresh).headers["Idempotent-Replayed"] == "true"
             assert fresh.get(f"/v1/jobs/{job}").json()["status"] == "failed"
+
+
+def test_effect_is_synced_to_disk_before_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is in the file when it is synced, and the effect known only after that."""
+    path = tmp_path / "book.jsonl"
+    book = Book.load(path)
+    really_sync, synced = os.fsync, []
+
+    def sync(file: int) -> None:
+        synced.append((len(read_effects(path)), len(book.effects)))
+        really_sync(file)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    book.add_effect("credits", "k1", CREDIT, "")
+    book.close()
+    assert synced == [(1, 0)]
+    assert book.effects == read_effects(path)
 
 
 def test_half_a_line_at_the_end_of_the_book_is_dropped(tmp_path: Path) -> None:

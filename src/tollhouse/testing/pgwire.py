@@ -20,7 +20,6 @@ Variant = Literal["applied", "not_applied"]
 Matching = str | re.Pattern[str] | Callable[["Statement"], bool] | None
 
 _PROTOCOL_3: Final = 3
-_CANCEL_REQUEST: Final = 80877102
 _ENCRYPTION_REQUESTS: Final = (80877103, 80877104)  # TLS, GSSAPI
 _ENDS_A_CYCLE: Final = b"SQF"
 
@@ -146,6 +145,10 @@ class Session:
 
     def _start_up(self) -> bool:
         """Take one start-up packet; False when there is none yet."""
+        if self._asked[:1] > b"\0":
+            # No start-up packet is that long. Whoever speaks otherwise may begin with fewer bytes than one has.
+            self._plain = True
+            return False
         if len(self._asked) < 8:
             return False
         length, code = struct.unpack_from("!II", self._asked)
@@ -155,7 +158,7 @@ class Session:
             self.to_client += b"N"
             return True
         if code >> 16 != _PROTOCOL_3:
-            self._plain = True  # a cancel request, or no PostgreSQL at all: nothing to watch
+            self._plain = True  # a cancel request: nothing to watch
             return False
         if len(self._asked) < length:
             return False

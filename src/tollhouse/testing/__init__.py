@@ -1,0 +1,1 @@
+"""Public test tools: conformance suite, faulty receiver, proxies, crash points."""
