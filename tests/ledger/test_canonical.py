@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
-import sys
-from collections.abc import Callable
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -15,6 +12,7 @@ import rfc8785
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.ledger.stack import with_stack_left
 from tollhouse.ledger.canonical import MAX_DEPTH, Unencodable, canonical, int_text, json_path, parse_int
 
 EXACT = 2**53 - 1
@@ -153,20 +151,11 @@ def test_depth_is_bounded_alike_on_both_ways(innermost: object) -> None:
             canonical(_nested(levels, innermost))
 
 
-def _with_stack_left(frames: int, work: Callable[[], object]) -> object:
-    """Run ``work`` with only so many stack frames to go."""
-
-    def descend(levels: int) -> object:
-        return work() if levels == 0 else descend(levels - 1)
-
-    return descend(sys.getrecursionlimit() - len(inspect.stack(0)) - frames)
-
-
 def test_a_nearly_full_stack_is_an_error_of_its_own() -> None:
     """A caller deep in recursion gets a sentence, never a bare RecursionError."""
     tree = _nested(200, 1.0)
     with pytest.raises(Unencodable, match="stack"):
-        _with_stack_left(120, lambda: canonical(tree))
+        with_stack_left(120, lambda: canonical(tree))
     assert canonical(tree)
 
 

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from pydantic import AnyUrl, BaseModel, ConfigDict, Field, HttpUrl, RootModel, SecretStr, TypeAdapter, field_serializer
 from typing_extensions import TypedDict
 
+from tests.ledger.stack import with_stack_left
 from tollhouse.errors import InvalidArguments
 from tollhouse.ledger.canonical import canonical
 from tollhouse.ledger.codec import MAX_DEPTH, NotStorable, Unreadable, dumps, from_tree, loads, to_tree
@@ -296,6 +297,48 @@ def test_a_value_that_contains_itself_is_refused_as_such(value: object) -> None:
         to_tree({"a": value}, lossless=False)
 
 
+def test_a_nearly_full_stack_is_an_error_of_its_own() -> None:
+    """A caller deep in recursion gets a sentence, never a bare RecursionError."""
+    value = _nested(90, lambda inner: [inner])
+    with pytest.raises(NotStorable, match="stack"):
+        with_stack_left(100, lambda: to_tree(value, lossless=True))
+    with pytest.raises(InvalidArguments, match="stack"):
+        with_stack_left(100, lambda: to_tree(value, lossless=False))
+    tree = to_tree(value, lossless=True)
+    with pytest.raises(Unreadable, match="RecursionError"):
+        with_stack_left(60, lambda: from_tree(tree))
+    assert from_tree(tree) == value
+
+
+@dataclass(eq=False)
+class _AllEqual:
+    inner: Any
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_an_object_that_only_claims_to_be_its_parent_is_not_a_loop() -> None:
+    """Whether a value contains itself is a matter of identity, not of equality."""
+    value = _nested(MAX_DEPTH + 1, _AllEqual)
+    with pytest.raises(NotStorable, match="levels deep"):
+        to_tree(value, lossless=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [({7: object()}, "$[7]"), ({(1, "x"): [object()]}, "$[\"(1, 'x')\"][0]"), ({"a": {b"k": {1j}}, "b": len}, "$.b")],
+    ids=["integer key", "tuple key", "string key"],
+)
+def test_paths_through_keys_of_other_types_can_be_read(value: object, path: str) -> None:
+    """A key that is no string is shown by its representation."""
+    with pytest.raises(NotStorable) as caught:
+        to_tree(value, lossless=True)
+    assert caught.value.path == path
+
+
 class _Loud:
     def __repr__(self) -> str:
         raise RuntimeError("no")
@@ -454,11 +497,18 @@ class _Line(BaseModel):
     colour: Colour
     price: Decimal = Field(alias="unitPrice")
     at: datetime
-    secret_handle: object = Field(default=None, exclude=True)
+    connection: Any = Field(default=None, exclude=True)
 
     @field_serializer("at")
     def _for_readers(self, at: datetime) -> str:
         return at.strftime("%d/%m/%y")
+
+
+def test_a_field_that_its_model_excludes_is_left_out() -> None:
+    """What a model never serialises (a connection, say) is neither stored nor in the way."""
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    line = _Line(colour=Colour.RED, price=Decimal(1), at=moment, connection=threading.Lock())
+    assert _stored(line) == {"colour": "red", "price": Decimal(1), "at": moment}
 
 
 class _Basket(TypedDict):

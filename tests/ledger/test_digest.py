@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from tollhouse.errors import InvalidArguments
 from tollhouse.ledger.canonical import Unencodable, canonical
-from tollhouse.ledger.codec import from_tree, loads
+from tollhouse.ledger.codec import dumps, from_tree, loads
 from tollhouse.ledger.digest import digest, encode_arguments
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -159,11 +159,13 @@ def test_nan_and_infinity_are_not_null() -> None:
 
 @given(ARGUMENTS)
 @example({"n": 10**5000, "m": -0.0, "k": 1e300})
+@example({"b": 1.0, "a": {"d": 2, "c": b""}})
 def test_the_text_decodes_to_the_very_tree_that_runs(arguments: dict[str, Any]) -> None:
     """The first attempt and one made from the store hours later run on the same value, to the order of its keys."""
     encoded = encode_arguments(arguments)
     parsed = loads(encoded.text)
     assert parsed == encoded.tree
+    assert dumps(parsed) == dumps(encoded.tree)
     assert canonical(parsed).decode() == encoded.text
     assert list(parsed) == sorted(parsed, key=lambda key: key.encode("utf-16-be"))  # type: ignore[arg-type]
     assert from_tree(encoded.tree) == arguments

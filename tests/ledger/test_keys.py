@@ -131,6 +131,15 @@ def test_a_subkey_is_never_the_wire_key_of_another_call() -> None:
         check_key("order-7/refund")
 
 
+def test_a_shortened_subkey_cannot_be_written_out_by_another_call() -> None:
+    """Whatever a caller names its subkeys, none equals the digest form of a longer pair."""
+    shortened = subkey(wire_key("t" * 54, "k" * 200), "name")
+    stem, digest = shortened.split("//")
+    assert subkey(stem, digest) != shortened
+    with pytest.raises(InvalidKey):
+        subkey(stem, f"/{digest}")
+
+
 @pytest.mark.parametrize("name", [None, "", "a/b", "a b", "a\n", "n" * 65, 3])
 def test_ill_formed_subkey_names_are_refused(name: object) -> None:
     """A name is one to 64 characters of a key's alphabet."""

@@ -105,9 +105,8 @@ def loads(text: str) -> JsonTree:
     """
     try:
         tree: JsonTree = _DECODER.decode(text)
-    except json.JSONDecodeError:
-        raise
     except ValueError:
+        # Perhaps an integer of more digits than Python converts at once; an error of syntax comes again.
         tree = json.loads(text, parse_int=parse_int)
     return tree
 
