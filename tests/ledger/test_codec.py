@@ -23,7 +23,19 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import AnyUrl, BaseModel, ConfigDict, Field, HttpUrl, RootModel, SecretStr, TypeAdapter, field_serializer
+from pydantic import (
+    AliasChoices,
+    AliasPath,
+    AnyUrl,
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    RootModel,
+    SecretStr,
+    TypeAdapter,
+    field_serializer,
+)
 from typing_extensions import TypedDict
 
 from tests.ledger.stack import with_stack_left
@@ -565,6 +577,30 @@ def test_a_typed_argument_reaches_the_tool_as_it_was_given(kind: Any, value: obj
     """The tool's parameter type reads what JSON says back into an equal value."""
     # case C41
     assert TypeAdapter(kind).validate_python(_as_argument(value)) == value
+
+
+class _Aliased(BaseModel):
+    unit_price: int = Field(alias="unitPrice")
+    currency: str = Field(validation_alias=AliasChoices(AliasPath("money", 0), "ccy"), serialization_alias="out")  # type: ignore[pydantic-alias]
+    plain: int
+
+
+class _ByName(BaseModel):
+    model_config = ConfigDict(validate_by_alias=False, validate_by_name=True)
+
+    unit_price: int = Field(alias="unitPrice")
+
+
+@pytest.mark.parametrize(
+    ("kind", "written"),
+    [(_Aliased, {"unitPrice": 1, "ccy": "EUR", "plain": 2}), (_ByName, {"unit_price": 1})],
+)
+def test_a_model_in_arguments_goes_by_the_names_that_it_reads(kind: type[BaseModel], written: Any) -> None:
+    """A model given from Python and the JSON that its schema asks for are the same arguments."""
+    model = kind.model_validate(written)
+    assert _as_argument([model]) == [written]
+    assert kind.model_validate(_as_argument(model)) == model
+    assert kind.model_validate(_stored(model), by_alias=True, by_name=True) == model
 
 
 @given(st.timedeltas())

@@ -25,7 +25,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, Final, NoReturn
 
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import Url
 
 from tollhouse.errors import InvalidArguments
@@ -255,11 +256,19 @@ class _Walk:
         return self._subclass_of_scalar(value)
 
     def _model(self, model: BaseModel) -> Any:
-        """By the names of its fields. Its serialisers are for readers, may lose something, and are not asked."""
+        """Its fields as they are: serialisers are for readers, may lose something, and are not asked.
+
+        Arguments go by the names that the model reads and its JSON Schema shows, results by those of its fields.
+        """
         kind, held = type(model), model.__dict__
         if kind.__pydantic_root_model__:
             return self.encode(held["root"])
-        kept = {name: held[name] for name, info in kind.model_fields.items() if name in held and not info.exclude}
+        by_alias = not self.lossless and kind.model_config.get("validate_by_alias", True)
+        kept = {
+            _input_name(name, info) if by_alias else name: held[name]
+            for name, info in kind.model_fields.items()
+            if name in held and not info.exclude
+        }
         return self._mapping(model, {**kept, **(model.__pydantic_extra__ or {})})
 
     def _subclass_of_scalar(self, value: Any) -> Any:
@@ -284,6 +293,12 @@ _BASES: Final[tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...]] 
     (Mapping, dict),
 )
 """Bases whose subclasses are encoded as they are, and how to see a value as a plain one of them."""
+
+
+def _input_name(name: str, info: FieldInfo) -> str:
+    alias = info.validation_alias
+    choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+    return next((choice for choice in choices if isinstance(choice, str)), name)
 
 
 def _is_url(value: object) -> bool:

@@ -84,7 +84,7 @@ ENCODINGS: Final = (
         '{"id":7}',
         '{"id":7}',
         "dict",
-        "Its fields as they are; those with exclude=True are left out, serialisers are not applied.",
+        "Its fields as they are, in arguments by alias; serialisers are not applied, exclude=True is left out.",
     ),
     Encoding("pydantic.SecretStr", "SecretStr('x')", None, None, note="Secrets are resolved by name, never stored."),
     Encoding("anything else", "object()", None, None),
