@@ -185,7 +185,7 @@ def _approval(given: object) -> ApprovalTerms | None:
             remedy="Use True, False or approval(quorum=...).",
         )
     reachable = terms.approvers is None or terms.quorum <= len(set(terms.approvers))
-    if not isinstance(terms.quorum, int) or terms.quorum < 1 or not reachable:
+    if terms.quorum < 1 or not reachable:
         raise ContractError(f"A quorum of {terms.quorum} cannot be reached.", field="approval")
     if not math.isfinite(terms.expires_s) or terms.expires_s <= 0:
         raise ContractError("Every hold expires: expires_s must be finite and more than 0.", field="approval")

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class CallContext(ABC):
     """What one attempt knows about itself, and its checked ways to the outside.
 
-    ``attempt`` counts the sendings of this call from 1. ``deadline`` is the moment (``time.time()`` seconds) after which
-    nobody waits for this attempt any more; ``remaining_s`` the seconds until then, never negative.
+    ``attempt`` counts the sendings of this call from 1. ``deadline`` is the moment (``time.time()`` seconds) after
+    which nobody waits for this attempt any more; ``remaining_s`` the seconds until then, never negative.
     """
 
     key: str
@@ -41,7 +41,7 @@ class CallContext(ABC):
     def http(self) -> httpx2.AsyncClient:
         """A client that re-checks the fence before the first byte and sends the idempotency key.
 
-        Its times are finite, it never retries, and it raises :class:`NotSent` or :class:`Rejected` where that is proven.
+        Its times are finite, it never retries, and it raises :class:`NotSent` or :class:`Rejected` where proven.
         """
 
     @property

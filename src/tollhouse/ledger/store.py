@@ -10,6 +10,7 @@ finds its version gone looks for its ``write_id`` in the events to learn that it
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -188,8 +189,10 @@ class Store(Protocol):
         """How many calls stand in each state; states with none may be missing."""
         ...
 
-    async def due(self, tenant: str, limit: int) -> list[CallRecord]:
-        """Calls whose ``due_at_us`` has come on the store's clock, most overdue first."""
+    async def due(
+        self, tenant: str, limit: int, *, tools: Collection[str] | None = None, states: Collection[State] | None = None
+    ) -> list[CallRecord]:
+        """Calls whose ``due_at_us`` has come on the store's clock, most overdue first; None: of any tool, any state."""
         ...
 
     async def end_expired_owners(self, tenant: str) -> list[Owner]:

@@ -1,0 +1,199 @@
+"""What the gate and the services of doubt share: the store, the clock, the lease, the tools, threads and listeners.
+
+One per opened house. Holds no rule of its own; it is where things live that must exist once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tollhouse.contract.terms import Terms
+from tollhouse.contract.tool import Tool
+from tollhouse.gate import http
+from tollhouse.gate.context import Context
+from tollhouse.gate.threads import ThreadPool
+from tollhouse.gate.verdicts import Check
+from tollhouse.ledger.clock import StoreClock
+from tollhouse.ledger.ids import Ids
+from tollhouse.ledger.lease import LeaseKeeper
+from tollhouse.ledger.record import CallRecord, Limits
+from tollhouse.ledger.store import Fence, Store
+
+if TYPE_CHECKING:
+    import httpx2
+
+log = logging.getLogger("tollhouse")
+
+Listener = Callable[[str, Mapping[str, Any]], None]
+"""``on_event(kind, facts)``: called on the house's loop for every doubt that appears, ages or is contradicted, and for
+requests refused without a row. Must return quickly; what it raises is logged."""
+
+
+class Toolbox:
+    """The tools a house has, by name: the capability allowlist."""
+
+    def __init__(self, tools: Mapping[str, Tool[Any]]) -> None:
+        self._tools = dict(tools)
+
+    def get(self, name: str) -> Tool[Any] | None:
+        return self._tools.get(name)
+
+    def names(self) -> list[str]:
+        return sorted(self._tools)
+
+    def all(self) -> list[Tool[Any]]:
+        return [self._tools[name] for name in self.names()]
+
+
+class Core:
+    """See the module's docstring. ``ceilings``: the house's own limits; they tighten every contract."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        tenant: str,
+        principal: str,
+        tools: Toolbox,
+        clock: StoreClock,
+        ids: Ids,
+        keeper: LeaseKeeper,
+        gates: tuple[Check, ...] = (),
+        ceilings: Mapping[str, float] | None = None,
+        on_event: Listener | None = None,
+        threads: ThreadPool | None = None,
+        secrets: Callable[[str], Mapping[str, str]] = lambda _tool: {},
+    ) -> None:
+        self.store, self.tenant, self.principal = store, tenant, principal
+        self.tools, self.clock, self.ids, self.keeper = tools, clock, ids, keeper
+        self.gates = gates
+        self.ceilings: Mapping[str, float] = ceilings or {}
+        self.threads = threads or ThreadPool()
+        self.secrets = secrets
+        self.running: dict[str, Context] = {}
+        """Attempts of this process that are under way, by attempt id."""
+        self.never_started: set[str] = set()
+        """Attempts whose commit 1 was not acknowledged: they sent nothing, whatever the store holds."""
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.closed = False
+        self._on_event = on_event
+        self._transport: httpx2.AsyncHTTPTransport | None = None
+        self._transport_sync: httpx2.HTTPTransport | None = None
+        self._settled: dict[str, list[asyncio.Future[None]]] = {}
+
+    # -- owner and time ----------------------------------------------------------------------------------
+
+    @property
+    def owner_id(self) -> str:
+        assert self.keeper.current is not None
+        return self.keeper.current.owner_id
+
+    def local_us(self) -> int:
+        return self.clock.local_us()
+
+    def to_local_us(self, store_us: int) -> int:
+        return self.clock.to_local_us(store_us)
+
+    def lease_until_local_us(self, owner_id: str) -> int:
+        """The end of that owner's lease; long ago for an earlier incarnation of this process."""
+        lease = self.keeper.current
+        return lease.until_local_us if lease is not None and lease.owner_id == owner_id else 0
+
+    async def read_fence(self, tenant: str, key: str) -> Fence | None:
+        return await self.store.fence(tenant, key)
+
+    # -- tasks of the house ------------------------------------------------------------------------------
+
+    def spawn(self, coroutine: Any) -> None:
+        """Run in a task that belongs to the house: no caller's cancel reaches it."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("house_task_failed", extra={"error_type": type(error).__name__}, exc_info=error)
+
+    # -- telling -----------------------------------------------------------------------------------------
+
+    def tell(self, kind: str, **facts: Any) -> None:
+        """One log line with stable fields, and the listener. Never raises."""
+        fields = {"tenant": self.tenant, **facts}
+        level = logging.WARNING if kind.startswith(("doubt_appeared", "doubt_aged", "contradiction")) else logging.INFO
+        log.log(level, "%s %s", kind, " ".join(f"{k}={v}" for k, v in fields.items()), extra={"tollhouse": fields})
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(kind, fields)
+        except Exception:
+            log.exception("on_event raised")
+
+    def tell_of(self, before: CallRecord | None, record: CallRecord) -> None:
+        """Say what everybody must hear about: a doubt that appeared or ended, a contradiction, a hold."""
+        self.wake(record.key)
+        was = before.state if before is not None else None
+        if record.state != was and record.state in _TOLD:
+            self.tell(_TOLD[record.state], key=record.key, tool=record.tool, state=record.state.value)
+        elif was == "in_doubt" and record.state != was:
+            self.tell("doubt_settled", key=record.key, tool=record.tool, state=record.state.value)
+        if record.contradicted and not (before is not None and before.contradicted):
+            self.tell("contradiction_opened", key=record.key, tool=record.tool, state=record.state.value)
+
+    # -- waiting -----------------------------------------------------------------------------------------
+
+    def wake(self, key: str) -> None:
+        """Wake those of this process who wait for that call. A hint: they read the store."""
+        for future in self._settled.pop(key, ()):
+            if not future.done():
+                future.set_result(None)
+
+    async def moved(self, key: str, most_s: float) -> None:
+        """Return when the call moved here, or after ``most_s`` seconds."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settled.setdefault(key, []).append(future)
+        try:
+            await asyncio.wait_for(future, most_s)
+        except TimeoutError:
+            waiting = self._settled.get(key, [])
+            if future in waiting:
+                waiting.remove(future)
+            if not waiting:
+                self._settled.pop(key, None)
+
+    # -- sending -----------------------------------------------------------------------------------------
+
+    def http_client(self, context: Context) -> httpx2.AsyncClient:
+        if self._transport is None:
+            self._transport = http.shared_transport()
+        return http.client(self._transport, context)
+
+    def http_client_sync(self, context: Context) -> httpx2.Client:
+        if self._transport_sync is None:
+            self._transport_sync = http.shared_transport_sync()
+        return http.client_sync(self._transport_sync, context)
+
+    async def close_connections(self) -> None:
+        if self._transport is not None:
+            await self._transport.aclose()
+        if self._transport_sync is not None:
+            self._transport_sync.close()
+
+    def limits(self, terms: Terms, asked: Mapping[str, float | None] | None = None) -> Limits:
+        """The contract's times, tightened by the house's and the call's. Never loosened."""
+        wanted = asked or {}
+        chosen = {}
+        for name in ("max_attempts", "attempt_timeout_s", "deadline_s"):
+            values = [getattr(terms, name), self.ceilings.get(name), wanted.get(name)]
+            chosen[name] = min(value for value in values if value is not None)
+        return Limits(
+            max_attempts=int(chosen["max_attempts"]),
+            attempt_timeout_s=min(chosen["attempt_timeout_s"], chosen["deadline_s"]),
+            deadline_s=chosen["deadline_s"],
+        )
+
+
+_TOLD = {"in_doubt": "doubt_appeared", "held": "call_held"}

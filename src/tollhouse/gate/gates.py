@@ -1,0 +1,58 @@
+"""Running the gates over a request, in order: those that deny first, those that hold after.
+
+A gate that raises denies: nobody passes because a check was broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tollhouse.gate.core import Core, log
+from tollhouse.gate.verdicts import Asked, Check, Deny, Hold, Pass, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What all gates said: a denial (with the gate's name), or the holds; neither means pass. ``said`` is history."""
+
+    denied_by: str | None = None
+    denial: Deny | None = None
+    holds: list[Hold] = field(default_factory=list)
+    said: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The denial as it is kept on the row."""
+        assert self.denial is not None
+        return {"type": self.denial.code, "message": f"{self.denied_by} denied it: {self.denial.cause}"}
+
+
+async def judge(core: Core, asked: Asked) -> Judgement:
+    """Ask every gate. The first denial ends it; all holds are collected into one question."""
+    holds: list[Hold] = []
+    said: dict[str, str] = {}
+    for gate in core.gates:
+        verdict = await _ask(gate, asked)
+        if isinstance(verdict, Deny):
+            said[gate.name] = f"deny: {verdict.cause}"
+            return Judgement(gate.name, verdict, said=said)
+        if isinstance(verdict, Hold):
+            holds.append(verdict)
+            said[gate.name] = f"hold: {verdict.reason}"
+        else:
+            said[gate.name] = "pass"
+    return Judgement(holds=holds, said=said)
+
+
+_VERDICTS = (Pass, Deny, Hold)
+
+
+async def _ask(gate: Check, asked: Asked) -> Verdict:
+    try:
+        verdict: Verdict | Awaitable[Verdict] = gate.check(asked)
+        return verdict if isinstance(verdict, _VERDICTS) else await verdict
+    except Exception as error:
+        log.exception("gate_failed", extra={"gate": gate.name})
+        return Deny(f"the gate itself failed ({type(error).__name__})", code="gate_failed")

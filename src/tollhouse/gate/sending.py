@@ -1,0 +1,331 @@
+"""Sending: the attempts of one call in this process, from commit 1 until the call is out of our hands.
+
+Attempts live in tasks of the house, so that neither a cancelled caller nor a raising sibling touches them. The caller
+waits for :attr:`Sending.answer`; a timeout or a cancel ends that wait, never the attempt. Outcome first, bookkeeping
+after: once an outcome is known, nothing that fails later changes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from tollhouse.contract.answers import Accepted
+from tollhouse.contract.terms import US
+from tollhouse.contract.tool import Tool
+from tollhouse.errors import StoreFull, StoreUnavailable, TollhouseError
+from tollhouse.gate.context import Context
+from tollhouse.gate.core import Core, log
+from tollhouse.gate.costs import CostGap, cost_of, note_gap
+from tollhouse.gate.ending import ending_of_error, is_transient, names_rejection, rejected_statuses
+from tollhouse.gate.results import Kept, keep, without_body
+from tollhouse.ledger.change import Change
+from tollhouse.ledger.ids import Prefix
+from tollhouse.ledger.lifecycle import Forbidden
+from tollhouse.ledger.record import Attempt, AttemptOutcome, CallRecord, State
+from tollhouse.ledger.steps import Ending, Start, depart, end_and_resend, end_attempt, end_wait, resend
+from tollhouse.ledger.store import Blob
+from tollhouse.ledger.transact import OwnerGone, Stale, transact
+
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MOST_S = 5.0
+STORE_RETRY_MOST_S = 5.0
+
+
+class Answered(NamedTuple):
+    """What the waiting caller hears: the record, the tool's exception, and the value where it is at hand."""
+
+    record: CallRecord
+    error: BaseException | None = None
+    kept: Kept | None = None
+
+
+class Ended(NamedTuple):
+    """An attempt's first-hand end with all that goes with it."""
+
+    ending: Ending
+    error: BaseException | None
+    kept: Kept | None
+    gap: CostGap | None
+
+
+class Sending:
+    """See the module's docstring. ``gates_pass`` runs all gates again before a resend; a refusal leaves the doubt."""
+
+    def __init__(
+        self,
+        core: Core,
+        tool: Tool[Any],
+        arguments: Mapping[str, Any],
+        record: CallRecord,
+        *,
+        principal: str,
+        gates_pass: Callable[[CallRecord], Awaitable[bool]],
+    ) -> None:
+        self._core, self._tool, self._arguments, self._record = core, tool, arguments, record
+        self._principal, self._gates_pass = principal, gates_pass
+        self._loop = asyncio.get_running_loop()
+        self._last_error: BaseException | None = None
+        self._not_sent = 0
+        self._cancelled = False
+        self._contexts: dict[str, Context] = {}
+        self.answer: asyncio.Future[Answered] = self._loop.create_future()
+
+    # -- starting ----------------------------------------------------------------------------------------
+
+    def start(self, attempt: Attempt, *, delay_s: float = 0.0) -> None:
+        """Begin an attempt whose commit was just acknowledged."""
+        core = self._core
+        context = Context(
+            core,
+            self._record,
+            attempt,
+            acknowledged_local_us=core.local_us(),
+            loop=self._loop,
+            principal=self._principal,
+            secrets=core.secrets(self._tool.name),
+            rejected_statuses=rejected_statuses(self._tool),
+            is_rejection=lambda error: names_rejection(self._tool, error),
+        )
+        core.running[attempt.id] = self._contexts[attempt.id] = context
+        core.spawn(self._attempt(attempt, context, delay_s))
+
+    async def _attempt(self, attempt: Attempt, context: Context, delay_s: float) -> None:
+        timer = self._loop.call_later(context.remaining_s, self._time_is_up, attempt, context)
+        try:
+            ended = await self._run(context, delay_s)
+        finally:
+            timer.cancel()
+            context.stop("The attempt has ended.")
+        try:
+            await self._write_end(attempt, ended)
+        finally:
+            self._core.running.pop(attempt.id, None)
+            self._contexts.pop(attempt.id, None)
+
+    async def _run(self, context: Context, delay_s: float) -> Ended:
+        """Run the function. Whatever it does, an ending comes back."""
+        try:
+            if delay_s:
+                await asyncio.sleep(delay_s)
+            value = await self._call(context)
+        except BaseException as error:
+            return self._ended(ending_of_error(error, self._tool, context), error, None)
+        if isinstance(value, Accepted):
+            return self._ended(Ending(AttemptOutcome.ACCEPTED, reference=value.reference), None, None)
+        kept = keep(value, self._tool.schema.result)
+        return self._ended(Ending(AttemptOutcome.HAPPENED, result=kept.stored), None, kept)
+
+    async def _call(self, context: Context) -> Any:
+        arguments = dict(self._arguments)
+        if (name := self._tool.schema.context_parameter) is not None:
+            arguments[name] = context
+        fn = self._tool.fn
+        if self._tool.is_async:
+            await context.check()
+            context.begin()
+            return await fn(**arguments)
+
+        def in_thread() -> Any:
+            context.check_sync()
+            context.begin()
+            return fn(**arguments)
+
+        return await self._core.threads.run(in_thread)
+
+    def _ended(self, ending: Ending, error: BaseException | None, kept: Kept | None) -> Ended:
+        cost, gap = cost_of(self._tool, self._arguments, ending, kept.value if kept else None)
+        if cost is not None:
+            ending = Ending(ending.outcome, ending.result, ending.error, ending.reference, cost)
+        return Ended(ending, error, kept, gap)
+
+    # -- writing the end ---------------------------------------------------------------------------------
+
+    async def _write_end(self, attempt: Attempt, ended: Ended) -> None:
+        """Commit 2. A store that is away is waited for in the background; the caller hears of it at once."""
+        pause_s = BACKOFF_FIRST_S
+        while True:
+            try:
+                await self._commit_end(attempt, ended)
+                return
+            except StoreFull as full:
+                if ended.ending.result is not None and ended.ending.result.problem != "no_space":
+                    ended = _without_body(ended)
+                    continue
+                self._tell_unwritten(ended, full)
+            except StoreUnavailable as away:
+                self._tell_unwritten(ended, away)
+            except Stale:
+                log.error("call_row_gone", extra={"key": self._record.key})
+                return
+            if self._core.closed:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, STORE_RETRY_MOST_S)
+
+    async def _commit_end(self, attempt: Attempt, ended: Ended) -> None:
+        again = await self._plan_resend(attempt, ended)
+        blobs = ended.kept.blobs if ended.kept and ended.ending.result and ended.ending.result.blob else ()
+        try:
+            after = await self._transact(
+                lambda record: self._end_step(record, attempt, ended, again), f"{attempt.id}:end", again, blobs
+            )
+        except Forbidden as forbidden:
+            if forbidden.guard != "ended":
+                raise
+            return  # it was ended as never started
+        next_attempt = after.attempt(again.id) if again is not None else None
+        if next_attempt is not None:
+            self._last_error = ended.error
+            self.start(next_attempt, delay_s=self._backoff_s(after))
+        elif after.state is not State.DEPARTED:
+            self._deliver(Answered(after, ended.error or self._last_error, ended.kept))
+
+    def _end_step(self, record: CallRecord, attempt: Attempt, ended: Ended, again: Start | None) -> Change:
+        change = self._resent(record, attempt, ended, again) if again is not None else None
+        if change is None:
+            change = end_attempt(record, attempt.id, ended.ending, self._core.clock.now_us())
+        return change if ended.gap is None else change.then(note_gap(ended.gap, self._core.clock.now_us()))
+
+    def _resent(self, record: CallRecord, attempt: Attempt, ended: Ended, again: Start) -> Change | None:
+        """The end with the next attempt in the same commit; None where a guard forbids it (any more)."""
+        try:
+            if record.state is not State.DEPARTED or record.fence != attempt.fence:
+                return None
+            if ended.ending.outcome is not AttemptOutcome.NOT_SENT:
+                return end_and_resend(record, attempt.id, ended.ending, again, self._tool.terms, {"by": "owner"})
+            change = end_attempt(record, attempt.id, ended.ending, again.at_us)
+            return change.then(lambda ready: depart(ready, again, {"by": "owner"}))
+        except Forbidden:
+            return None
+
+    async def _plan_resend(self, attempt: Attempt, ended: Ended) -> Start | None:
+        """The next attempt where the outcome may be improved by one, or None. Retries have this one owner."""
+        outcome = ended.ending.outcome
+        if self._cancelled or self._core.closed or not self._core.clock.steady:
+            return None
+        if self._record.limits.max_attempts <= 1 or not is_transient(ended.error, ended.ending):
+            return None
+        if outcome is AttemptOutcome.NOT_SENT:
+            self._not_sent += 1
+            if self._not_sent >= self._record.limits.max_attempts:
+                return None
+        return await self._next_start(self._backoff_s(self._record))
+
+    async def _next_start(self, backoff_s: float) -> Start | None:
+        now_us = self._core.clock.now_us()
+        begin_us = now_us + round(backoff_s * US)
+        deadline_us = self._record.deadline_at_us
+        if deadline_us is not None and begin_us >= deadline_us:
+            return None
+        if not await self._gates_pass(self._record):
+            return None
+        end_us = begin_us + round(self._record.limits.attempt_timeout_s * US)
+        send_by_us = end_us if deadline_us is None else min(end_us, deadline_us)
+        return Start(self._core.ids.new(Prefix.ATTEMPT), self._core.owner_id, now_us, send_by_us)
+
+    def _backoff_s(self, record: CallRecord) -> float:
+        doubled: float = BACKOFF_FIRST_S * 2 ** min(len(record.round_attempts) - 1, 10)
+        return min(BACKOFF_MOST_S, doubled) * (0.75 + random.random() / 2)
+
+    async def _transact(
+        self, step: Callable[[CallRecord], Change], write_id: str, again: Start | None, blobs: tuple[Blob, ...] = ()
+    ) -> CallRecord:
+        owner = self._core.owner_id if again is not None else None
+        try:
+            before, after = await transact(self._core.store, self._record, step, write_id, owner=owner, blobs=blobs)
+        except OwnerGone:
+            return await self._as_lost_owner(step, write_id, blobs)
+        self._record = after
+        self._core.tell_of(before, after)
+        return after
+
+    async def _as_lost_owner(
+        self, step: Callable[[CallRecord], Change], write_id: str, blobs: tuple[Blob, ...]
+    ) -> CallRecord:
+        """Taken for lost meanwhile: the outcome is written all the same, but nothing is sent again."""
+        self._cancelled = True
+        before, after = await transact(self._core.store, self._record, step, f"{write_id}:lost", blobs=blobs)
+        self._record = after
+        self._core.tell_of(before, after)
+        return after
+
+    # -- the end of the wait -----------------------------------------------------------------------------
+
+    def _time_is_up(self, attempt: Attempt, context: Context) -> None:
+        if context.stop_unless_started("The attempt's time was up before it began."):
+            self._core.spawn(self._never_began(attempt))
+        else:
+            self._core.threads.leaked += 0 if self._tool.is_async else 1
+            self._core.spawn(self._end_wait(attempt, "timeout"))
+
+    async def _never_began(self, attempt: Attempt) -> None:
+        error = TimeoutError("No thread was free to begin this attempt in its time.")
+        ending = Ending(AttemptOutcome.NOT_SENT, error={"type": "TimeoutError", "message": str(error)})
+        await self._write_end(attempt, Ended(ending, error, None, None))
+
+    def cancel(self) -> None:
+        """The caller gave up: nothing is sent any more that has not left, and the doubt is recorded at once."""
+        self._cancelled = True
+        for attempt_id, context in list(self._contexts.items()):
+            context.stop("The call was cancelled before this attempt could send.")
+            if (attempt := self._record.attempt(attempt_id)) is not None:
+                self._core.spawn(self._end_wait(attempt, "cancel"))
+
+    async def _end_wait(self, attempt: Attempt, why: str) -> None:
+        again = await self._next_start(0.0) if why == "timeout" and self._record.limits.max_attempts > 1 else None
+
+        def step(record: CallRecord) -> Change:
+            now_us = self._core.clock.now_us()
+            change = end_wait(record, attempt.id, why, now_us, cancel=why == "cancel")
+            if again is None or self._cancelled or not self._core.clock.steady:
+                return change
+            try:
+                return change.then(lambda doubt: resend(doubt, again, self._tool.terms, {"by": "owner"}))
+            except Forbidden:
+                return change
+
+        error: BaseException = TimeoutError(f"No answer within {self._record.limits.attempt_timeout_s:g} s.")
+        try:
+            after = await self._transact(step, f"{attempt.id}:wait", again)
+        except Forbidden:
+            return  # it ended, or somebody set it aside, at the same moment
+        except TollhouseError as away:
+            self._fail(away, sent="maybe")
+            return
+        next_attempt = after.attempt(again.id) if again is not None else None
+        if next_attempt is not None:
+            self._last_error = error
+            self.start(next_attempt)
+        elif after.state is not State.DEPARTED:
+            self._deliver(Answered(after, error))
+
+    # -- answering ---------------------------------------------------------------------------------------
+
+    def _deliver(self, answered: Answered) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answered)
+
+    def _tell_unwritten(self, ended: Ended, error: TollhouseError) -> None:
+        happened = ended.ending.outcome in (AttemptOutcome.HAPPENED, AttemptOutcome.ACCEPTED, AttemptOutcome.REJECTED)
+        not_sent = ended.ending.outcome is AttemptOutcome.NOT_SENT
+        self._fail(error, sent="no" if not_sent else "yes" if happened else "maybe")
+
+    def _fail(self, error: TollhouseError, sent: str) -> None:
+        if self.answer.done():
+            return
+        raised = type(error)(error.cause, remedy=_UNWRITTEN, key=self._record.key, sent=sent)  # type: ignore[arg-type]
+        raised.__cause__ = error
+        self.answer.set_exception(raised)
+
+
+_UNWRITTEN = "The outcome is kept in memory and written when the store is back; ask for the same key then."
+
+
+def _without_body(ended: Ended) -> Ended:
+    assert ended.ending.result is not None
+    smaller = without_body(ended.ending.result)
+    ending = Ending(ended.ending.outcome, smaller, ended.ending.error, ended.ending.reference, ended.ending.cost)
+    return Ended(ending, ended.error, ended.kept, ended.gap)

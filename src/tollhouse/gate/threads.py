@@ -1,0 +1,90 @@
+"""A bounded pool of daemon threads for ``def`` tools.
+
+Not ``concurrent.futures``: its threads are joined at interpreter exit, so one tool that never returns would keep the
+process alive, and its queue is unbounded. Here a thread that outlives its call is counted as leaked, and replaced
+while the bound allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any
+
+MOST_THREADS = 64
+
+
+class ThreadPool:
+    """Runs functions in daemon threads, at most ``size`` at a time; more wait in order.
+
+    ``leaked`` counts functions still running although nobody waits for them any more.
+    """
+
+    def __init__(self, size: int = MOST_THREADS) -> None:
+        self._size = size
+        self._lock = threading.Condition()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._threads = 0
+        self._idle = 0
+        self._closed = False
+        self.leaked = 0
+
+    def run(self, fn: Callable[..., Any], /, **arguments: Any) -> asyncio.Future[Any]:
+        """Start ``fn`` as soon as a thread is free; cancelling the future stops nothing."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        context = copy_context()
+
+        def work() -> None:
+            try:
+                value, error = context.run(fn, **arguments), None
+            except BaseException as raised:
+                value, error = None, raised
+            with suppress(RuntimeError):  # the loop is gone, and with it everybody who could care
+                loop.call_soon_threadsafe(_answer, future, value, error)
+
+        self._put(work)
+        return future
+
+    def _put(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            self._waiting.append(work)
+            if self._idle:
+                self._lock.notify()
+            elif self._threads < self._size:
+                self._threads += 1
+                threading.Thread(target=self._serve, name="tollhouse-tool", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                while not self._waiting:
+                    if self._closed:
+                        self._threads -= 1
+                        return
+                    self._idle += 1
+                    self._lock.wait()
+                    self._idle -= 1
+                work = self._waiting.popleft()
+            work()
+
+    def close(self) -> None:
+        """Let idle threads end; running ones end when their function does."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+
+
+def _answer(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    elif isinstance(error, StopIteration):
+        future.set_exception(RuntimeError("the tool raised StopIteration"))
+    else:
+        future.set_exception(error)

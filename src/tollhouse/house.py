@@ -1,0 +1,429 @@
+"""The house: the public face of the gate, the doubt services and the ledger, opened over one store for one tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from tollhouse.contract.answers import Answer
+from tollhouse.contract.tool import Tool
+from tollhouse.doubt.callbacks import report
+from tollhouse.doubt.compensation import Compensator, compensating_tool
+from tollhouse.doubt.people import People
+from tollhouse.doubt.reconciler import Reconciler
+from tollhouse.doubt.services import Services
+from tollhouse.doubt.sweeper import Sweeper
+from tollhouse.errors import HouseClosed, InvalidSetting, UnknownCall
+from tollhouse.gate.approval import ApprovalCheck
+from tollhouse.gate.core import Core, Toolbox
+from tollhouse.gate.gate import Gate
+from tollhouse.gate.outcome import Outcome, error_of
+from tollhouse.gate.request import Options
+from tollhouse.gate.threads import ThreadPool
+from tollhouse.gate.view import RecordedCall, view
+from tollhouse.ledger.clock import StoreClock
+from tollhouse.ledger.ids import Prefix, SystemIds
+from tollhouse.ledger.keys import check_key
+from tollhouse.ledger.lease import LeaseKeeper, check_lease
+from tollhouse.ledger.record import SETTLED, CallRecord, State
+from tollhouse.ledger.store import Query, Store
+from tollhouse.settings import HouseSettings, settings_of
+from tollhouse.stores import open_store
+
+if TYPE_CHECKING:
+    from tollhouse.house_sync import SyncTollhouse
+
+R = TypeVar("R")
+
+PAGE = 100
+
+
+class Tollhouse:
+    """An opened house. Make one with :meth:`open` or :meth:`open_sync`; close it by leaving its ``with`` block.
+
+    One per process and store is enough: calls from any number of tasks share its commits. It belongs to the event loop
+    it was opened on. Every method that takes a key raises :class:`InvalidKey` or :class:`UnknownCall`; every method may
+    raise :class:`StoreUnavailable`.
+    """
+
+    def __init__(self, core: Core, settings: HouseSettings) -> None:
+        self._core, self._settings = core, settings
+        self._reconciler = Reconciler(core, doubt_alarm_s=settings.doubt_alarm_s)
+        visible = settings.visible or (lambda _principal, _tool: True)
+        self._gate = Gate(core, self._reconciler.settle_first, visible)
+        self._reconciler.gate = self._gate
+        self._people = People(core)
+        self._compensator = Compensator(core, self._gate)
+        sweeper = Sweeper(core, settings.lease_s)
+        self.services = Services(core, self._reconciler, sweeper, every_s=settings.round_every_s)
+        self._pid = os.getpid()
+
+    # -- opening and closing -----------------------------------------------------------------------------
+
+    @staticmethod
+    def open(store: str, **settings: Any) -> Opening:
+        """Open a house over ``store`` (``sqlite:///file.db`` or ``postgresql://…``), to be used with ``async with``.
+
+        ``settings`` are those of :class:`HouseSettings`. An empty store is set up. Raises :class:`InvalidSetting`,
+        :class:`StoreURLInvalid`, :class:`StoreNotDurable`, :class:`StoreSchema` or :class:`StoreUnavailable`.
+        """
+        return Opening(store, settings_of(settings))
+
+    @staticmethod
+    def open_sync(store: str, **settings: Any) -> SyncTollhouse:
+        """The same without ``await``: ``with Tollhouse.open_sync(...) as house``. Safe to use from any thread."""
+        from tollhouse.house_sync import SyncTollhouse
+
+        return SyncTollhouse(store, settings_of(settings))
+
+    async def close(self) -> None:
+        """Refuse new calls, wait ``grace_s`` for attempts under way, stop the rest (*unknown*), give up the lease."""
+        core = self._core
+        if core.closed:
+            return
+        await self.services.stop()
+        core.closed = True
+        await _drain(core, self._settings.grace_s)
+        await asyncio.to_thread(core.keeper.stop, end=not core.running)
+        core.threads.close()
+        await core.close_connections()
+        await core.store.close()
+
+    # -- calling -----------------------------------------------------------------------------------------
+
+    async def call(
+        self,
+        tool: Tool[R] | str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        by: str | None = None,
+        scope: str | None = None,
+        group: str | None = None,
+        wait: bool = True,
+        run_when_approved: bool | None = None,
+        max_attempts: int | None = None,
+        attempt_timeout_s: float | None = None,
+        deadline_s: float | None = None,
+    ) -> Outcome[R]:
+        """Pass one call through the gate.
+
+        ``key``: who this call is, required but for reads; the same key again replays or waits, it never sends twice.
+        ``by``: who asks (default: the house's principal). ``scope``: where a repeat by a model is looked for;
+        ``group``: siblings that are no repeats of each other. ``wait`` False: raise :class:`CallInFlight` at once instead of
+        waiting for another caller's attempt. Limits tighten the contract only.
+
+        On return the outcome is durable, in state ``succeeded`` or ``accepted``. Otherwise raises :class:`InDoubt`,
+        :class:`Held`, :class:`Refused`, :class:`CallFailed`, :class:`CallNotSent`, :class:`CallInFlight`,
+        :class:`CallConflict`, :class:`Contradicted`, :class:`Compensated`, :class:`ResultPurged`,
+        :class:`InvalidArguments`, :class:`InvalidKey`, :class:`UnknownTool` or :class:`StoreUnavailable`; ``.sent``
+        says whether anything left, and the tool's own exception is ``__cause__``. Cancelling ends the wait only.
+        """
+        self._check_open()
+        options = Options(
+            by=by,
+            scope=scope,
+            group=group,
+            wait=wait,
+            run_when_approved=self._settings.run_when_approved if run_when_approved is None else run_when_approved,
+            max_attempts=max_attempts,
+            attempt_timeout_s=attempt_timeout_s,
+            deadline_s=deadline_s,
+        )
+        return await self._gate.call(tool, arguments if arguments is not None else {}, key, options)
+
+    # -- looking -----------------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> RecordedCall:
+        """The recorded call with its history."""
+        return await self._view(await self._record(key), with_history=True)
+
+    def list(
+        self,
+        *,
+        state: State | str | None = None,
+        tool: str | None = None,
+        scope: str | None = None,
+        contradicted: bool | None = None,
+        limit: int | None = PAGE,
+    ) -> Listing:
+        """Recorded calls, newest first: ``await`` it for a list, or ``async for`` over it. ``limit`` None: all."""
+        self._check_open()
+        wanted = None if state is None else _state(state)
+        query = Query(state=wanted, tool=tool, scope=scope, contradicted=contradicted, limit=PAGE)
+        return Listing(self._core, query, limit)
+
+    async def count(self) -> dict[State, int]:
+        """How many calls stand in each state."""
+        self._check_open()
+        counted = await self._core.store.count(self._core.tenant)
+        return {state: counted.get(state, 0) for state in State}
+
+    async def wait(self, key: str, *, timeout_s: float | None = None) -> RecordedCall:
+        """Wait until the call is settled, by whoever and in whatever process. ``timeout_s`` None: for ever.
+
+        After ``timeout_s`` raises what its state means (:class:`Held`, :class:`InDoubt`, :class:`CallInFlight`, ...):
+        that is no denial, and the call goes on.
+        """
+        loop = asyncio.get_running_loop()
+        until = None if timeout_s is None else loop.time() + timeout_s
+        pause_s = 0.02
+        while True:
+            record = await self._record(key)
+            if record.state in SETTLED:
+                return await self._view(record, with_history=True)
+            left_s = 1.0 if until is None else until - loop.time()
+            if left_s <= 0:
+                raise error_of(record)
+            await self._core.moved(key, min(left_s, pause_s * (0.75 + random.random() / 2)))
+            pause_s = min(1.0, pause_s * 2)
+
+    # -- settling ----------------------------------------------------------------------------------------
+
+    async def reconcile(self, key: str) -> RecordedCall:
+        """Ask the tool's look-up now, and send again where the receiver recognises the key. Returns what came of it."""
+        return await self._view(await self._reconciler.reconcile(await self._record(key)))
+
+    async def resolve(
+        self, key: str, answer: Answer, *, reason: str, by: str, force: bool = False, version: int | None = None
+    ) -> RecordedCall:
+        """Settle a doubt by name: ``happened(value)`` or ``did_not_happen(evidence)``.
+
+        ``force`` is needed while an attempt may still be running, and sets it aside. ``version``: what was shown; a
+        call that changed since raises :class:`DecisionConflict`, naming who decided what. :class:`NotAllowed` where the
+        state allows no resolution, :class:`NotEntitled` without a name.
+        """
+        self._check_open()
+        return await self._view(
+            await self._people.resolve(key, answer, reason=reason, by=by, force=force, version=version)
+        )
+
+    async def report(self, key: str, answer: Answer, *, reference: str) -> RecordedCall:
+        """The receiver's callback about accepted long work. ``reference`` must be the one it was accepted under."""
+        self._check_open()
+        return await self._view(await report(self._core, check_key(key), answer, reference))
+
+    async def approve(
+        self, key: str, *, by: str, reason: str | None = None, version: int | None = None, digest: str | None = None
+    ) -> RecordedCall:
+        """One person's yes to a held call; at the quorum it is ready. Never the requester (:class:`NotEntitled`)."""
+        self._check_open()
+        return await self._view(await self._people.approve(key, by=by, reason=reason, version=version, digest=digest))
+
+    async def deny(self, key: str, *, by: str, reason: str, version: int | None = None) -> RecordedCall:
+        """One person's no to a call that is held or ready: it is refused."""
+        self._check_open()
+        return await self._view(await self._people.deny(key, by=by, reason=reason, version=version))
+
+    async def edit(
+        self, key: str, arguments: Mapping[str, Any], *, by: str, reason: str | None = None, version: int | None = None
+    ) -> RecordedCall:
+        """Replace the arguments of a held call; votes given so far become void, and the difference is on record."""
+        self._check_open()
+        return await self._view(await self._people.edit(key, arguments, by=by, reason=reason, version=version))
+
+    async def retry(self, key: str, *, by: str, reason: str, version: int | None = None) -> RecordedCall:
+        """A new round of a failed or refused call: ready, or held where approval is required. Sends nothing itself."""
+        self._check_open()
+        return await self._view(await self._people.retry(key, by=by, reason=reason, version=version))
+
+    async def cancel(self, key: str, *, by: str, reason: str | None = None) -> RecordedCall:
+        """Refuse what has not left; where something has, forbid that it is sent again."""
+        self._check_open()
+        return await self._view(await self._people.cancel(key, by=by, reason=reason))
+
+    async def overturn(
+        self, key: str, *, by: str, reason: str, evidence: Any = None, version: int | None = None
+    ) -> RecordedCall:
+        """Reverse a settlement: to *succeeded* on a recorded effect, to *failed* where no result ever came back."""
+        self._check_open()
+        return await self._view(
+            await self._people.overturn(key, by=by, reason=reason, evidence=evidence, version=version)
+        )
+
+    async def uphold(self, key: str, *, by: str, reason: str, version: int | None = None) -> RecordedCall:
+        """Confirm a settlement in view of what contradicts it."""
+        self._check_open()
+        return await self._view(await self._people.uphold(key, by=by, reason=reason, version=version))
+
+    async def compensate(self, key: str, *, by: str, reason: str) -> Outcome[Any]:
+        """Undo a call that took effect, by a call of its own; returns that call's outcome. Asking again replays it."""
+        self._check_open()
+        return await self._compensator.compensate(key, by=by, reason=reason)
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    @property
+    def tools(self) -> builtins.list[Tool[Any]]:
+        """The tools this house has, compensating ones included, by name."""
+        return self._core.tools.all()
+
+    @property
+    def store(self) -> Store:
+        """The opened store, for operations and measurements."""
+        return self._core.store
+
+    def _check_open(self) -> None:
+        if self._core.closed:
+            raise HouseClosed("The house is closed.")
+        if os.getpid() != self._pid:
+            raise HouseClosed("This house was opened in another process; a handle does not cross a fork.")
+
+    async def _record(self, key: str) -> CallRecord:
+        self._check_open()
+        record = await self._core.store.get(self._core.tenant, check_key(key))
+        if record is None:
+            raise UnknownCall(f"No call is recorded under {key}.", key=key)
+        return record
+
+    async def _view(self, record: CallRecord, *, with_history: bool = False) -> RecordedCall:
+        return await _seen(self._core, record, with_history=with_history)
+
+
+class Listing:
+    """The answer of :meth:`Tollhouse.list`: ``await`` it for a list, or iterate with ``async for``, page by page."""
+
+    def __init__(self, core: Core, query: Query, limit: int | None) -> None:
+        self._core, self._query, self._limit = core, query, limit
+
+    def __await__(self) -> Generator[Any, None, builtins.list[RecordedCall]]:
+        return self._all().__await__()
+
+    async def _all(self) -> builtins.list[RecordedCall]:
+        return [call async for call in self]
+
+    async def __aiter__(self) -> AsyncIterator[RecordedCall]:
+        query, given = self._query, 0
+        while True:
+            page = await self._core.store.find(self._core.tenant, query)
+            for record in page:
+                if self._limit is not None and given >= self._limit:
+                    return
+                given += 1
+                yield await _seen(self._core, record, with_history=False)
+            if len(page) < query.limit:
+                return
+            last = page[-1]
+            query = Query(
+                query.state, query.tool, query.scope, query.contradicted, query.limit, (last.created_at_us, last.key)
+            )
+
+
+class Opening:
+    """A house about to be opened: ``async with Tollhouse.open(...) as house``, or ``await`` it and close it."""
+
+    def __init__(self, url: str, settings: HouseSettings) -> None:
+        self._url, self._settings = url, settings
+        self._house: Tollhouse | None = None
+
+    def __await__(self) -> Generator[Any, None, Tollhouse]:
+        return open_house(self._url, self._settings).__await__()
+
+    async def __aenter__(self) -> Tollhouse:
+        self._house = await open_house(self._url, self._settings)
+        return self._house
+
+    async def __aexit__(self, *_exc: object) -> None:
+        assert self._house is not None
+        await self._house.close()
+
+
+async def open_house(url: str, settings: HouseSettings) -> Tollhouse:
+    """Open the store, take the lease, start the services."""
+    check_lease(settings.lease_s, settings.renew_every_s)
+    holder: dict[str, Tollhouse] = {}
+
+    async def load(key: str) -> RecordedCall:
+        return await holder["house"].get(key)
+
+    toolbox = Toolbox(_with_compensations(settings.tools, load))
+    store = await open_store(url, volatile=settings.volatile, busy_timeout_s=settings.store_wait_s)
+    try:
+        core = await _core(store, toolbox, settings)
+    except BaseException:
+        await store.close()
+        raise
+    house = holder["house"] = Tollhouse(core, settings)
+    if settings.background:
+        house.services.start()
+    return house
+
+
+async def _core(store: Store, toolbox: Toolbox, settings: HouseSettings) -> Core:
+    clock, ids = StoreClock(), SystemIds()
+    told: dict[str, Core] = {}
+
+    def new_incarnation(old: str, new: str) -> None:
+        told["core"].tell("owner_renewed", old=old, new=new)
+
+    keeper = LeaseKeeper(
+        store.lease_connection,
+        settings.tenant,
+        lambda: ids.new(Prefix.OWNER),
+        clock,
+        lease_s=settings.lease_s,
+        renew_every_s=settings.renew_every_s,
+        on_new_incarnation=new_incarnation,
+    )
+    core = told["core"] = Core(
+        store=store,
+        tenant=settings.tenant,
+        principal=settings.principal,
+        tools=toolbox,
+        clock=clock,
+        ids=ids,
+        keeper=keeper,
+        gates=(*settings.gates, ApprovalCheck()),
+        ceilings=settings.ceilings,
+        on_event=settings.on_event,
+        threads=ThreadPool(settings.threads),
+        secrets=settings.secrets or (lambda _tool: {}),
+    )
+    await asyncio.to_thread(keeper.start)
+    return core
+
+
+def _with_compensations(
+    tools: Iterable[Tool[Any]], load: Callable[[str], Awaitable[RecordedCall]]
+) -> dict[str, Tool[Any]]:
+    """All tools by name, with those that undo them. Raises :class:`InvalidSetting` for two of one name."""
+    named: dict[str, Tool[Any]] = {}
+    given = list(tools)
+    for each in given:
+        if not isinstance(cast(object, each), Tool):
+            raise InvalidSetting(f"{each!r} is no tool.", remedy="Decorate the function with @tool(...).")
+        if named.get(each.name, each) is not each:
+            raise InvalidSetting(f"Two tools are named {each.name}.", remedy="Give one of them name='...'.")
+        named[each.name] = each
+    for each in given:
+        if (undo := compensating_tool(each, load)) is not None:
+            named.setdefault(undo.name, undo)
+    return named
+
+
+async def _seen(core: Core, record: CallRecord, *, with_history: bool) -> RecordedCall:
+    tool = core.tools.get(record.tool)
+    adapter = tool.schema.result if tool is not None else None
+    return await view(record, core.store, adapter, with_history=with_history)
+
+
+async def _drain(core: Core, grace_s: float) -> None:
+    """Let what is under way end; then stop tasks (threads cannot be stopped: their lease runs out)."""
+    if core.tasks:
+        await asyncio.wait(core.tasks, timeout=grace_s)
+    for task in list(core.tasks):
+        task.cancel()
+    if core.tasks:
+        await asyncio.wait(core.tasks, timeout=2.0)
+
+
+def _state(state: State | str) -> State:
+    try:
+        return State(state)
+    except ValueError:
+        known = ", ".join(member.value for member in State)
+        raise InvalidSetting(f"There is no state {state!r}.", remedy=f"Known states: {known}.") from None
