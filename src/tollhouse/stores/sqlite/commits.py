@@ -1,0 +1,181 @@
+"""One transaction for many callers: their entries are applied together, and each gets its own answer.
+
+A refused or bad entry never disturbs the others: when the quick way finds one, all are undone and redone one by one
+behind savepoints. When the disk is full each entry is tried in a transaction of its own, so that only those fail that
+do not fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from tollhouse.errors import StoreFull
+from tollhouse.ledger.store import Counters, Written
+from tollhouse.stores.common.errors import BadValue
+from tollhouse.stores.sqlite.apply import APPLIED, Item, apply_alone, apply_together
+from tollhouse.stores.sqlite.errors import is_bad_value
+from tollhouse.stores.sqlite.pen import Pen
+
+T = TypeVar("T")
+
+
+class Job:
+    """The writes of one caller: all of them or none. ``writes`` counts what it changed; 0 leaves nothing to commit."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items = items
+        self.since_s = time.monotonic()
+        self.writes = 0
+        self.future: asyncio.Future[tuple[Written, ...]] | None = None
+        self.answers: tuple[Written, ...] = ()
+        self.error: Exception | None = None
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """Apply alone, in the open transaction. With no ``writes`` afterwards, the caller undoes its traces."""
+        self.writes, self.error = 0, None
+        try:
+            self.answers = apply_alone(connection, self.items)
+        except Exception as raw:
+            if not is_bad_value(raw):
+                raise
+            self.fail(_bad_value(raw))
+        else:
+            self.writes = len(self.items) if all(answer.applied for answer in self.answers) else 0
+
+    def applied(self) -> None:
+        """Note that all items were applied."""
+        self.answers = (APPLIED,) * len(self.items)
+        self.writes = len(self.items)
+
+    def fail(self, error: Exception) -> None:
+        """Note that nothing is known to be applied, and why."""
+        self.error, self.writes = error, 0
+
+    def result(self) -> tuple[Written, ...]:
+        """The answers, or the error raised."""
+        if self.error is not None:
+            raise self.error
+        return self.answers
+
+    def deliver(self) -> None:
+        """Answer the waiting caller, on the event loop's thread; a caller who left gets nothing."""
+        if self.future is None or self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.answers)
+
+
+class Task(Generic[T]):
+    """A decision about owners: a function of the connection, in the same transactions as writes."""
+
+    writes = 0
+
+    def __init__(self, step: Callable[[sqlite3.Connection], T]) -> None:
+        self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._step = step
+        self._error: Exception | None = None
+        self._value: Any = None
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        """Take the decision, in the open transaction."""
+        self._value = self._step(connection)
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+
+    def deliver(self) -> None:
+        """Answer the thread that waits."""
+        if self._error is not None:
+            self.future.set_exception(self._error)
+        else:
+            self.future.set_result(self._value)
+
+
+Entry = Job | Task[Any]
+
+
+def commit(pen: Pen, entries: Sequence[Entry], counters: Counters) -> None:
+    """Apply the entries in the open transaction and end it. Each is left with its answer or its error."""
+    try:
+        if len(entries) == 1:
+            entries[0].apply(pen.connection)
+        else:
+            _apply_all(pen.connection, entries, counters)
+        _end(pen, entries, counters)
+    except Exception as raw:
+        pen.rollback()
+        if len(entries) > 1 and isinstance(_error(pen, raw), StoreFull):
+            _commit_each(pen, entries, counters)
+        else:
+            for entry in entries:
+                entry.fail(_error(pen, raw))
+
+
+def _apply_all(connection: sqlite3.Connection, entries: Sequence[Entry], counters: Counters) -> None:
+    jobs = [entry for entry in entries if isinstance(entry, Job)]
+    for entry in entries:
+        if isinstance(entry, Task):
+            entry.apply(connection)
+    connection.execute("SAVEPOINT together")
+    if apply_together(connection, [item for job in jobs for item in job.items]):
+        for job in jobs:
+            job.applied()
+    else:
+        counters.bisections += 1
+        connection.execute("ROLLBACK TO together")
+        for job in jobs:
+            _apply_behind_savepoint(connection, job)
+    connection.execute("RELEASE together")
+
+
+def _apply_behind_savepoint(connection: sqlite3.Connection, job: Job) -> None:
+    connection.execute("SAVEPOINT job")
+    job.apply(connection)
+    if not job.writes:
+        connection.execute("ROLLBACK TO job")
+    connection.execute("RELEASE job")
+
+
+def _end(pen: Pen, entries: Sequence[Entry], counters: Counters) -> None:
+    """Commit if anything was changed. What was not is undone, so that a refused write leaves no trace."""
+    writes = sum(entry.writes for entry in entries)
+    decided = any(isinstance(entry, Task) for entry in entries)
+    if not writes and not decided:
+        pen.rollback()
+        return
+    pen.commit()
+    counters.batches += 1
+    counters.writes += writes
+    if writes:
+        counters.commits += 1
+    else:
+        counters.extra["owner_commits"] = counters.extra.get("owner_commits", 0) + 1
+
+
+def _commit_each(pen: Pen, entries: Sequence[Entry], counters: Counters) -> None:
+    counters.bisections += 1
+    for entry in entries:
+        try:
+            pen.begin_again()
+        except sqlite3.Error as raw:
+            entry.fail(pen.error(raw))
+        else:
+            commit(pen, [entry], counters)
+
+
+def _error(pen: Pen, raw: Exception) -> Exception:
+    """What the callers are told; a defect of ours reaches them as it is, never only the thread that met it."""
+    return pen.error(raw) if isinstance(raw, sqlite3.Error) else raw
+
+
+def _bad_value(raw: Exception) -> BadValue:
+    error = BadValue(f"The store cannot keep a value of this write: {raw}")
+    error.__cause__ = raw
+    return error

@@ -1,0 +1,102 @@
+"""The one connection of a store that writes, and the right to use it: lock file, BEGIN, COMMIT.
+
+The writer thread and, for a lone write, the event loop's thread take turns on it (``turn``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+
+from tollhouse.errors import StoreUnavailable
+from tollhouse.stores.sqlite.connections import Handle
+from tollhouse.stores.sqlite.errors import is_busy, store_error
+from tollhouse.stores.sqlite.filelock import FileLock
+from tollhouse.stores.sqlite.files import Files
+
+_RETRY_S = 0.002
+_SLOW_COMMIT_S = 0.001
+_WEIGHT = 0.1
+
+
+class Pen:
+    """Begins and ends write transactions. Every method but :meth:`error` needs the turn."""
+
+    def __init__(self, handle: Handle, lock: FileLock, files: Files, name: str) -> None:
+        self.connection = handle.connection
+        self.turn: threading.Lock = handle.lock
+        self._lock = lock
+        self._files = files
+        self._name = name
+        self._commit_s = 0.0
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether commits have been quick enough lately to make one on the event loop's thread."""
+        return self._commit_s < _SLOW_COMMIT_S
+
+    def begin_at_once(self) -> bool:
+        """Begin unless anybody else writes; never waits. Raises :class:`StoreUnavailable`; then nothing is held."""
+        return self._lock.try_acquire() and self._begin_under_lock(lambda: False)
+
+    def begin_in_turn(self, wanted: Callable[[], bool]) -> bool:
+        """Wait for the lock file, then for whoever writes without it, and begin. False once nothing is ``wanted``."""
+        self._lock.acquire()
+        return self._begin_under_lock(wanted)
+
+    def _begin_under_lock(self, wanted: Callable[[], bool]) -> bool:
+        begun = False
+        try:
+            self._files.require_intact()
+            while not (begun := self._begin()) and wanted():
+                time.sleep(_RETRY_S)
+        except sqlite3.Error as raw:
+            raise self.error(raw) from raw
+        finally:
+            if not begun:
+                self._lock.release()
+        return begun
+
+    def _begin(self) -> bool:
+        self.rollback()
+        try:
+            self.connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as raw:
+            if is_busy(raw):
+                return False
+            raise
+        return True
+
+    def begin_again(self) -> None:
+        """Begin the next transaction under the lock still held. Raises sqlite3.Error."""
+        self.connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Make the open transaction durable. Raises sqlite3.Error; it is for the caller to roll back."""
+        started = time.perf_counter()
+        self.connection.execute("COMMIT")
+        # One checkpoint or hiccup must not outweigh a hundred quick commits.
+        spent_s = min(time.perf_counter() - started, 4 * _SLOW_COMMIT_S)
+        self._commit_s += _WEIGHT * (spent_s - self._commit_s)
+
+    def rollback(self) -> None:
+        """Undo the open transaction, if an error has not done so already; what cannot be undone now is at the next."""
+        if self.connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self.connection.execute("ROLLBACK")
+
+    def release(self) -> None:
+        """Let others write."""
+        self._lock.release()
+
+    def error(self, raw: sqlite3.Error | OSError) -> StoreUnavailable:
+        """Our error for SQLite's."""
+        return store_error(raw, self._name)
+
+    def close(self) -> None:
+        """Close the connection and the lock file."""
+        self.connection.close()
+        self._lock.close()

@@ -1,0 +1,108 @@
+-- The ledger: calls, their histories, the processes that own attempts, and bodies too large for a row.
+-- `tenant` leads every primary key, so that the schema can be sharded by it. Text compares by byte.
+
+CREATE TABLE meta (
+    name TEXT PRIMARY KEY NOT NULL,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE calls (
+    tenant TEXT NOT NULL,
+    key TEXT NOT NULL,
+    wire_key TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    effect TEXT NOT NULL CHECK (effect IN ('read', 'write', 'external', 'destructive')),
+    scope TEXT,
+    call_group TEXT,
+    request_digest TEXT NOT NULL,
+    contract TEXT NOT NULL,
+    requested_by TEXT NOT NULL,
+    created_at_us INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    arguments TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN (
+        'held', 'ready', 'departed', 'accepted', 'in_doubt', 'succeeded', 'failed', 'refused', 'compensated'
+    )),
+    version INTEGER NOT NULL CHECK (version > 0),
+    fence INTEGER NOT NULL CHECK (fence >= 0),
+    round INTEGER NOT NULL CHECK (round > 0),
+    open_owners TEXT,
+    due_at_us INTEGER,
+    contradicted INTEGER NOT NULL CHECK (contradicted IN (0, 1)),
+    cancel_asked INTEGER NOT NULL CHECK (cancel_asked IN (0, 1)),
+    repeat_slot TEXT,
+    updated_at_us INTEGER NOT NULL CHECK (updated_at_us >= created_at_us),
+    head_seq INTEGER NOT NULL CHECK (head_seq >= 0),
+    head_hash TEXT NOT NULL,
+    body TEXT NOT NULL,
+    result TEXT,
+    PRIMARY KEY (tenant, key),
+    -- A departed call has an owner who will say; a settled one holds no place in the repeat check.
+    CHECK (state <> 'departed' OR open_owners IS NOT NULL),
+    CHECK (state NOT IN ('succeeded', 'failed', 'refused', 'compensated') OR repeat_slot IS NULL)
+);
+
+-- Newest first, page by page.
+CREATE INDEX calls_created ON calls (tenant, created_at_us, key);
+-- The rare states by themselves: a call that departs and succeeds never enters this index.
+CREATE INDEX calls_rare ON calls (tenant, state, created_at_us, key) WHERE state NOT IN ('departed', 'succeeded');
+CREATE INDEX calls_contradicted ON calls (tenant, created_at_us, key) WHERE contradicted = 1;
+-- What a sweeper and a worker look for.
+CREATE INDEX calls_open_owners ON calls (tenant, open_owners) WHERE open_owners IS NOT NULL;
+CREATE INDEX calls_due ON calls (tenant, due_at_us) WHERE due_at_us IS NOT NULL;
+-- Twins of a scope; two that arrive at the same moment meet on the slot.
+CREATE INDEX calls_twins ON calls (tenant, scope, tool, digest) WHERE scope IS NOT NULL;
+CREATE UNIQUE INDEX calls_repeat_slot ON calls (tenant, repeat_slot) WHERE repeat_slot IS NOT NULL;
+
+CREATE TABLE events (
+    tenant TEXT NOT NULL,
+    stream TEXT NOT NULL,
+    seq INTEGER NOT NULL CHECK (seq > 0),
+    at_us INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    data TEXT NOT NULL,
+    salt TEXT NOT NULL,
+    payload_digest TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    write_id TEXT NOT NULL,
+    PRIMARY KEY (tenant, stream, seq)
+) WITHOUT ROWID;
+
+-- History is only ever added to; erasing a payload, which the chain does not cover, is the one exception.
+CREATE TRIGGER events_never_change BEFORE UPDATE ON events
+WHEN NOT (
+    NEW.data = '' AND NEW.tenant = OLD.tenant AND NEW.stream = OLD.stream AND NEW.seq = OLD.seq
+    AND NEW.at_us = OLD.at_us AND NEW.kind = OLD.kind AND NEW.salt = OLD.salt
+    AND NEW.payload_digest = OLD.payload_digest AND NEW.hash = OLD.hash AND NEW.write_id = OLD.write_id
+)
+BEGIN
+    SELECT RAISE(ABORT, 'events are append-only');
+END;
+CREATE TRIGGER events_never_go BEFORE DELETE ON events
+BEGIN
+    SELECT RAISE(ABORT, 'events are append-only');
+END;
+
+CREATE TABLE owners (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    pid_started TEXT NOT NULL,
+    label TEXT NOT NULL,
+    lease_until_us INTEGER NOT NULL,
+    started_at_us INTEGER NOT NULL,
+    ended_at_us INTEGER,
+    proven_dead INTEGER NOT NULL DEFAULT 0 CHECK (proven_dead IN (0, 1)),
+    PRIMARY KEY (tenant, id)
+) WITHOUT ROWID;
+
+-- Owners of processes long gone stay behind; a sweeper looks at the living.
+CREATE INDEX owners_live ON owners (tenant, lease_until_us) WHERE ended_at_us IS NULL;
+
+CREATE TABLE blobs (
+    tenant TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (tenant, digest)
+);

@@ -1,0 +1,214 @@
+"""The writer of a store: one thread, one queue, one commit for all who wait.
+
+A lone write commits on the caller's thread instead, which saves two hops between threads: allowed while nothing waits,
+nobody else writes and commits are quick. Everything else queues up; whatever has gathered when the writer gets its
+turn goes into one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tollhouse.errors import StoreLocked, StoreUnavailable
+from tollhouse.ledger.store import Counters, Written
+from tollhouse.stores.common.errors import closed
+from tollhouse.stores.sqlite.apply import Item
+from tollhouse.stores.sqlite.commits import Entry, Job, Task, commit
+from tollhouse.stores.sqlite.pen import Pen
+
+T = TypeVar("T")
+
+_BATCH_MAX = 256
+"""Entries in one transaction: bounds how long other processes and lease renewals wait."""
+
+
+class Writer:
+    """Takes writes from the event loop and decisions about owners from any thread. Made on the loop's thread."""
+
+    def __init__(self, pen: Pen, counters: Counters, busy_timeout_s: float) -> None:
+        self._pen = pen
+        self._counters = counters
+        self._busy_timeout_s = busy_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[Entry] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._waits_for_lock = False
+        self._arriving = 0
+        self._watch: asyncio.TimerHandle | None = None
+        self._thread = threading.Thread(target=self._work, name="tollhouse-sqlite-writer", daemon=True)
+        self._thread.start()
+
+    # -- on the event loop's thread ----------------------------------------------------------------------------------
+
+    async def write(self, items: Sequence[Item]) -> tuple[Written, ...]:
+        """Apply one caller's writes, durable on return."""
+        job = Job(items)
+        if self._may_commit_here():
+            self._arriving += 1
+            try:
+                # Others who are ready to write in this round of the loop come first, and then share a commit.
+                await asyncio.sleep(0)
+            finally:
+                self._arriving -= 1
+            if not self._arriving and self._may_commit_here() and self._commit_here(job):
+                return job.result()
+        job.future = self._loop.create_future()
+        self._enqueue(job)
+        if self._watch is None:
+            self._watch = self._loop.call_later(self._busy_timeout_s, self._give_up_waiting)
+        return await job.future
+
+    def _may_commit_here(self) -> bool:
+        return self._pen.is_fast and not self._queue and not self._closing
+
+    def _commit_here(self, job: Job) -> bool:
+        """Commit on this thread if nobody else writes; False leaves the job untouched."""
+        if not self._pen.turn.acquire(blocking=False):
+            return False
+        try:
+            if not self._pen.begin_at_once():
+                return False
+            try:
+                commit(self._pen, [job], self._counters)
+            finally:
+                self._pen.release()
+        finally:
+            self._pen.turn.release()
+        self._counters.extra["inline"] = self._counters.extra.get("inline", 0) + 1
+        return True
+
+    def _give_up_waiting(self) -> None:
+        """Fail the writes that have waited too long while another process holds the lock; they were never begun."""
+        now_s = time.monotonic()
+        overdue: list[Job] = []
+        with self._changed:
+            waiting = [entry for entry in self._queue if isinstance(entry, Job)]
+            if self._waits_for_lock:
+                overdue = [job for job in waiting if now_s - job.since_s >= self._busy_timeout_s]
+                for job in overdue:
+                    self._queue.remove(job)
+            left = [job for job in waiting if job not in overdue]
+        for job in overdue:
+            job.fail(self._locked())
+            job.deliver()
+        self._watch = None
+        if left:
+            delay_s = max(left[0].since_s + self._busy_timeout_s - now_s, self._busy_timeout_s / 10)
+            self._watch = self._loop.call_later(delay_s, self._give_up_waiting)
+
+    # -- on any thread ------------------------------------------------------------------------------------------------
+
+    def decide(self, step: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``step`` in a write transaction, durable on return; blocks. Goes ahead of waiting writes."""
+        task = Task(step)
+        self._enqueue(task, first=True)
+        try:
+            return task.future.result(self._busy_timeout_s)
+        except concurrent.futures.TimeoutError:
+            if task.future.cancel():
+                raise self._locked() from None
+            return task.future.result()
+
+    def _enqueue(self, entry: Entry, *, first: bool = False) -> None:
+        with self._changed:
+            if self._closing:
+                raise closed()
+            if first:
+                self._queue.appendleft(entry)
+            else:
+                self._queue.append(entry)
+            self._changed.notify()
+
+    def _locked(self) -> StoreLocked:
+        return StoreLocked(f"Another process held the ledger's write lock for {self._busy_timeout_s:g} s.")
+
+    def close(self) -> bool:
+        """Refuse further work, finish what waits and end the thread; blocks.
+
+        False: another process holds the lock, and the thread ends when it gets it.
+        """
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join(2 * self._busy_timeout_s)
+        return not self._thread.is_alive()
+
+    # -- on the writer's thread ---------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while self._wait_for_work():
+            with self._pen.turn:
+                batch = self._commit_batch()
+            self._deliver(batch)
+        with self._pen.turn:
+            self._pen.close()
+
+    def _wait_for_work(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing)
+            return bool(self._queue)
+
+    def _commit_batch(self) -> list[Entry]:
+        """Take the lock, then what has gathered meanwhile."""
+        self._waits_for_lock = True
+        try:
+            begun = self._pen.begin_in_turn(self._has_work)
+        except StoreUnavailable as error:
+            return self._fail_all(error)
+        finally:
+            self._waits_for_lock = False
+        if not begun:
+            return []
+        try:
+            batch = self._take()
+            if batch:
+                commit(self._pen, batch, self._counters)
+            else:
+                self._pen.rollback()
+            return batch
+        finally:
+            self._pen.release()
+
+    def _has_work(self) -> bool:
+        with self._changed:
+            return any(isinstance(entry, Job) or not entry.future.cancelled() for entry in self._queue)
+
+    def _take(self) -> list[Entry]:
+        with self._changed:
+            taken = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH_MAX))]
+        return [e for e in taken if isinstance(e, Job) or e.future.set_running_or_notify_cancel()]
+
+    def _fail_all(self, error: StoreUnavailable) -> list[Entry]:
+        with self._changed:
+            failed = list(self._queue)
+            self._queue.clear()
+        failed = [e for e in failed if isinstance(e, Job) or e.future.set_running_or_notify_cancel()]
+        for entry in failed:
+            entry.fail(type(error)(error.cause, remedy=error.remedy))
+        return failed
+
+    def _deliver(self, batch: Sequence[Entry]) -> None:
+        jobs = []
+        for entry in batch:
+            if isinstance(entry, Job):
+                jobs.append(entry)
+            else:
+                entry.deliver()
+        if jobs:
+            # The loop may have been closed by a caller that did not wait.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(_answer, jobs)
+
+
+def _answer(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        job.deliver()
