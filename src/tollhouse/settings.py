@@ -64,7 +64,7 @@ class HouseSettings:
     )
     on_event: Listener | None = _setting(
         None,
-        "Called as `on_event(kind, facts)` when doubts appear, age, settle or are contradicted, and at holds and refusals.",
+        "Called as `on_event(kind, facts)` when a doubt appears, ages or ends, a contradiction opens, a call is held.",
     )
 
     def __post_init__(self) -> None:

@@ -6,36 +6,32 @@ import asyncio
 import builtins
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tollhouse.contract.answers import Answer
 from tollhouse.contract.tool import Tool
 from tollhouse.doubt.callbacks import report
-from tollhouse.doubt.compensation import Compensator, compensating_tool
+from tollhouse.doubt.compensation import Compensator
 from tollhouse.doubt.people import People
 from tollhouse.doubt.reconciler import Reconciler
 from tollhouse.doubt.services import Services
 from tollhouse.doubt.sweeper import Sweeper
 from tollhouse.errors import HouseClosed, InvalidSetting, UnknownCall
-from tollhouse.gate.approval import ApprovalCheck
-from tollhouse.gate.core import Core, Toolbox
+from tollhouse.gate.core import Core
 from tollhouse.gate.gate import Gate
 from tollhouse.gate.outcome import Outcome, error_of
 from tollhouse.gate.request import Options
-from tollhouse.gate.threads import ThreadPool
-from tollhouse.gate.view import RecordedCall, view
-from tollhouse.ledger.clock import StoreClock
-from tollhouse.ledger.ids import Prefix, SystemIds
+from tollhouse.gate.view import RecordedCall
+from tollhouse.house.listing import Listing, seen
 from tollhouse.ledger.keys import check_key
-from tollhouse.ledger.lease import LeaseKeeper, check_lease
 from tollhouse.ledger.record import SETTLED, CallRecord, State
 from tollhouse.ledger.store import Query, Store
 from tollhouse.settings import HouseSettings, settings_of
-from tollhouse.stores import open_store
 
 if TYPE_CHECKING:
-    from tollhouse.house_sync import SyncTollhouse
+    from tollhouse.house.opening import Opening
+    from tollhouse.house.sync import SyncTollhouse
 
 R = TypeVar("R")
 
@@ -71,12 +67,14 @@ class Tollhouse:
         ``settings`` are those of :class:`HouseSettings`. An empty store is set up. Raises :class:`InvalidSetting`,
         :class:`StoreURLInvalid`, :class:`StoreNotDurable`, :class:`StoreSchema` or :class:`StoreUnavailable`.
         """
+        from tollhouse.house.opening import Opening
+
         return Opening(store, settings_of(settings))
 
     @staticmethod
     def open_sync(store: str, **settings: Any) -> SyncTollhouse:
         """The same without ``await``: ``with Tollhouse.open_sync(...) as house``. Safe to use from any thread."""
-        from tollhouse.house_sync import SyncTollhouse
+        from tollhouse.house.sync import SyncTollhouse
 
         return SyncTollhouse(store, settings_of(settings))
 
@@ -114,8 +112,8 @@ class Tollhouse:
 
         ``key``: who this call is, required but for reads; the same key again replays or waits, it never sends twice.
         ``by``: who asks (default: the house's principal). ``scope``: where a repeat by a model is looked for;
-        ``group``: siblings that are no repeats of each other. ``wait`` False: raise :class:`CallInFlight` at once instead of
-        waiting for another caller's attempt. Limits tighten the contract only.
+        ``group``: siblings that are no repeats of each other. ``wait`` False: raise :class:`CallInFlight` at once
+        instead of waiting for another caller's attempt. Limits tighten the contract only.
 
         On return the outcome is durable, in state ``succeeded`` or ``accepted``. Otherwise raises :class:`InDoubt`,
         :class:`Held`, :class:`Refused`, :class:`CallFailed`, :class:`CallNotSent`, :class:`CallInFlight`,
@@ -281,134 +279,7 @@ class Tollhouse:
         return record
 
     async def _view(self, record: CallRecord, *, with_history: bool = False) -> RecordedCall:
-        return await _seen(self._core, record, with_history=with_history)
-
-
-class Listing:
-    """The answer of :meth:`Tollhouse.list`: ``await`` it for a list, or iterate with ``async for``, page by page."""
-
-    def __init__(self, core: Core, query: Query, limit: int | None) -> None:
-        self._core, self._query, self._limit = core, query, limit
-
-    def __await__(self) -> Generator[Any, None, builtins.list[RecordedCall]]:
-        return self._all().__await__()
-
-    async def _all(self) -> builtins.list[RecordedCall]:
-        return [call async for call in self]
-
-    async def __aiter__(self) -> AsyncIterator[RecordedCall]:
-        query, given = self._query, 0
-        while True:
-            page = await self._core.store.find(self._core.tenant, query)
-            for record in page:
-                if self._limit is not None and given >= self._limit:
-                    return
-                given += 1
-                yield await _seen(self._core, record, with_history=False)
-            if len(page) < query.limit:
-                return
-            last = page[-1]
-            query = Query(
-                query.state, query.tool, query.scope, query.contradicted, query.limit, (last.created_at_us, last.key)
-            )
-
-
-class Opening:
-    """A house about to be opened: ``async with Tollhouse.open(...) as house``, or ``await`` it and close it."""
-
-    def __init__(self, url: str, settings: HouseSettings) -> None:
-        self._url, self._settings = url, settings
-        self._house: Tollhouse | None = None
-
-    def __await__(self) -> Generator[Any, None, Tollhouse]:
-        return open_house(self._url, self._settings).__await__()
-
-    async def __aenter__(self) -> Tollhouse:
-        self._house = await open_house(self._url, self._settings)
-        return self._house
-
-    async def __aexit__(self, *_exc: object) -> None:
-        assert self._house is not None
-        await self._house.close()
-
-
-async def open_house(url: str, settings: HouseSettings) -> Tollhouse:
-    """Open the store, take the lease, start the services."""
-    check_lease(settings.lease_s, settings.renew_every_s)
-    holder: dict[str, Tollhouse] = {}
-
-    async def load(key: str) -> RecordedCall:
-        return await holder["house"].get(key)
-
-    toolbox = Toolbox(_with_compensations(settings.tools, load))
-    store = await open_store(url, volatile=settings.volatile, busy_timeout_s=settings.store_wait_s)
-    try:
-        core = await _core(store, toolbox, settings)
-    except BaseException:
-        await store.close()
-        raise
-    house = holder["house"] = Tollhouse(core, settings)
-    if settings.background:
-        house.services.start()
-    return house
-
-
-async def _core(store: Store, toolbox: Toolbox, settings: HouseSettings) -> Core:
-    clock, ids = StoreClock(), SystemIds()
-    told: dict[str, Core] = {}
-
-    def new_incarnation(old: str, new: str) -> None:
-        told["core"].tell("owner_renewed", old=old, new=new)
-
-    keeper = LeaseKeeper(
-        store.lease_connection,
-        settings.tenant,
-        lambda: ids.new(Prefix.OWNER),
-        clock,
-        lease_s=settings.lease_s,
-        renew_every_s=settings.renew_every_s,
-        on_new_incarnation=new_incarnation,
-    )
-    core = told["core"] = Core(
-        store=store,
-        tenant=settings.tenant,
-        principal=settings.principal,
-        tools=toolbox,
-        clock=clock,
-        ids=ids,
-        keeper=keeper,
-        gates=(*settings.gates, ApprovalCheck()),
-        ceilings=settings.ceilings,
-        on_event=settings.on_event,
-        threads=ThreadPool(settings.threads),
-        secrets=settings.secrets or (lambda _tool: {}),
-    )
-    await asyncio.to_thread(keeper.start)
-    return core
-
-
-def _with_compensations(
-    tools: Iterable[Tool[Any]], load: Callable[[str], Awaitable[RecordedCall]]
-) -> dict[str, Tool[Any]]:
-    """All tools by name, with those that undo them. Raises :class:`InvalidSetting` for two of one name."""
-    named: dict[str, Tool[Any]] = {}
-    given = list(tools)
-    for each in given:
-        if not isinstance(cast(object, each), Tool):
-            raise InvalidSetting(f"{each!r} is no tool.", remedy="Decorate the function with @tool(...).")
-        if named.get(each.name, each) is not each:
-            raise InvalidSetting(f"Two tools are named {each.name}.", remedy="Give one of them name='...'.")
-        named[each.name] = each
-    for each in given:
-        if (undo := compensating_tool(each, load)) is not None:
-            named.setdefault(undo.name, undo)
-    return named
-
-
-async def _seen(core: Core, record: CallRecord, *, with_history: bool) -> RecordedCall:
-    tool = core.tools.get(record.tool)
-    adapter = tool.schema.result if tool is not None else None
-    return await view(record, core.store, adapter, with_history=with_history)
+        return await seen(self._core, record, with_history=with_history)
 
 
 async def _drain(core: Core, grace_s: float) -> None:

@@ -13,7 +13,8 @@ from tollhouse.contract.tool import Tool
 from tollhouse.errors import HouseClosed
 from tollhouse.gate.outcome import Outcome
 from tollhouse.gate.view import RecordedCall
-from tollhouse.house import Tollhouse, open_house
+from tollhouse.house.house import Tollhouse
+from tollhouse.house.opening import open_house
 from tollhouse.ledger.record import State
 from tollhouse.settings import HouseSettings
 
