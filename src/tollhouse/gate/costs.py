@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from tollhouse.contract.terms import US
 from tollhouse.contract.tool import Tool
 from tollhouse.ledger.change import Change, advance
-from tollhouse.ledger.record import AttemptOutcome, CallRecord, State
+from tollhouse.ledger.record import AttemptOutcome, CallRecord, State, replace
 from tollhouse.ledger.steps import Ending
 
 REPAIR_AFTER_US = 30 * US

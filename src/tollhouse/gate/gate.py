@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tollhouse.contract.terms import US, Effect
@@ -39,7 +38,7 @@ from tollhouse.ledger.decisions import expire, gate_denied, lapse
 from tollhouse.ledger.digest import EncodedArguments
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.lifecycle import Forbidden
-from tollhouse.ledger.record import SETTLED, Attempt, AttemptOutcome, CallRecord, Lost, State
+from tollhouse.ledger.record import SETTLED, Attempt, AttemptOutcome, CallRecord, Lost, State, replace
 from tollhouse.ledger.steps import (
     Ending,
     Start,
@@ -312,7 +311,7 @@ class Gate:
             return stale.record or record
         sending = self._sending(after, plan, request)
         sending.start(_attempt_of(after, start.id))
-        return (await asyncio.shield(sending.answer)).record
+        return (await sending.answer).record
 
     def _ready_step(self, record: CallRecord, plan: Plan, start: Start, request: Request) -> Change:
         now_us, judgement = start.at_us, plan.judgement
@@ -356,8 +355,8 @@ class Gate:
 
     async def _answer(self, sending: Sending) -> Outcome[Any]:
         try:
-            answered = await asyncio.shield(sending.answer)
-        except asyncio.CancelledError:
+            answered = await sending.answer
+        except asyncio.CancelledError:  # the wait is over; the attempt is not
             sending.cancel()
             raise
         record = answered.record

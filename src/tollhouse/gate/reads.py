@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from tollhouse.contract.answers import Accepted
@@ -17,7 +16,7 @@ from tollhouse.gate.costs import cost_of
 from tollhouse.gate.ending import error_record, is_transient_read_error, rejected_statuses
 from tollhouse.gate.results import Kept, keep
 from tollhouse.ledger.ids import Prefix
-from tollhouse.ledger.record import Attempt, AttemptOutcome, CallRecord
+from tollhouse.ledger.record import Attempt, AttemptOutcome, CallRecord, replace
 from tollhouse.ledger.steps import Ending
 
 

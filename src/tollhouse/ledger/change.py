@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tollhouse.ledger.guards import contradicted
-from tollhouse.ledger.record import SETTLED, CallRecord
+from tollhouse.ledger.record import SETTLED, CallRecord, replace
 
 
 @dataclass(frozen=True, slots=True)

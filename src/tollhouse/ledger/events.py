@@ -16,6 +16,7 @@ from typing import Any
 
 from tollhouse.ledger.change import Draft
 
+_COMPACT = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False)
 GENESIS = ""
 """The hash before the first event of a stream."""
 
@@ -54,7 +55,7 @@ def seal(
     events = []
     for draft in drafts:
         head_seq += 1
-        data = json.dumps(draft.data, separators=(",", ":"), default=str)
+        data = _COMPACT.encode(draft.data)
         used_salt = salt or os.urandom(8).hex()
         payload = sha256((used_salt + data).encode()).hexdigest()
         head_hash = chain_hash(head_hash, stream, head_seq, at_us, draft.kind, payload)

@@ -7,14 +7,32 @@ Times are integers of microseconds on the store's clock, named ``*_us``.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from tollhouse.contract.terms import Terms
 
 Json = Mapping[str, Any]
+T = TypeVar("T")
+
+
+def replace(value: T, **fields: Any) -> T:
+    """:func:`dataclasses.replace` for records, on the hot path: one dict copy instead of forty attribute writes.
+
+    Records and attempts keep a ``__dict__`` for it (no slots). Raises TypeError for a field that does not exist.
+    """
+    kept = getattr(value, "__dict__", None)
+    if kept is None:
+        return dataclasses.replace(value, **fields)  # type: ignore[type-var]
+    changed: T = object.__new__(type(value))
+    changed.__dict__.update(kept)
+    changed.__dict__.update(fields)
+    if len(changed.__dict__) != len(kept):
+        raise TypeError(f"{type(value).__name__} has no field among {sorted(set(fields) - set(kept))}")
+    return changed
 
 
 class State(StrEnum):
@@ -107,7 +125,7 @@ class Stored:
     detail: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Attempt:
     """One sending of a call. ``outcome`` None: out, nothing heard. ``ended_at_us`` None: it may still be running."""
 
@@ -201,7 +219,7 @@ class Limits:
     deadline_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallRecord:
     """One call, whole. Immutable: rules return the next one."""
 

@@ -118,7 +118,7 @@ def dump_body(record: CallRecord) -> str:
         body["run_when_approved"] = True
     if record.extra:
         body["extra"] = dict(record.extra)
-    return json.dumps(body, separators=(",", ":"), default=_plain)
+    return _COMPACT.encode(body)
 
 
 _PLAIN = ("departed_at_us", "deadline_at_us", "repeat_of", "compensates", "compensated_by", "error")
@@ -128,6 +128,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     return str(value)
+
+
+_COMPACT = json.JSONEncoder(separators=(",", ":"), default=_plain, check_circular=False)
 
 
 def _dump_attempt(a: Attempt) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.events import seal
+from tollhouse.ledger.record import replace
 from tollhouse.ledger.store import Blob, RepeatCheck, Write
 
 
