@@ -16,10 +16,9 @@ from tollhouse.stores.sqlite.connections import Handle
 from tollhouse.stores.sqlite.errors import is_busy, store_error
 from tollhouse.stores.sqlite.filelock import FileLock
 from tollhouse.stores.sqlite.files import Files
+from tollhouse.stores.sqlite.pace import Pace
 
 _RETRY_S = 0.002
-_SLOW_COMMIT_S = 0.001
-_WEIGHT = 0.1
 
 
 class Pen:
@@ -31,12 +30,7 @@ class Pen:
         self._lock = lock
         self._files = files
         self._name = name
-        self._commit_s = 0.0
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether commits have been quick enough lately to make one on the event loop's thread."""
-        return self._commit_s < _SLOW_COMMIT_S
+        self.pace = Pace()
 
     def begin_at_once(self) -> bool:
         """Begin unless anybody else writes; never waits. Raises :class:`StoreUnavailable`; then nothing is held."""
@@ -78,9 +72,7 @@ class Pen:
         """Make the open transaction durable. Raises sqlite3.Error; it is for the caller to roll back."""
         started = time.perf_counter()
         self.connection.execute("COMMIT")
-        # One checkpoint or hiccup must not outweigh a hundred quick commits.
-        spent_s = min(time.perf_counter() - started, 4 * _SLOW_COMMIT_S)
-        self._commit_s += _WEIGHT * (spent_s - self._commit_s)
+        self.pace.committed(time.perf_counter() - started)
 
     def rollback(self) -> None:
         """Undo the open transaction, if an error has not done so already; what cannot be undone now is at the next."""

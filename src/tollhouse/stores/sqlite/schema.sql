@@ -66,7 +66,7 @@ CREATE TABLE events (
     hash TEXT NOT NULL,
     write_id TEXT NOT NULL,
     PRIMARY KEY (tenant, stream, seq)
-) WITHOUT ROWID;
+);
 
 -- History is only ever added to; erasing a payload, which the chain does not cover, is the one exception.
 CREATE TRIGGER events_never_change BEFORE UPDATE ON events

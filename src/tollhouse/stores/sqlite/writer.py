@@ -35,6 +35,7 @@ class Writer:
 
     def __init__(self, pen: Pen, counters: Counters, busy_timeout_s: float) -> None:
         self._pen = pen
+        self._pace = pen.pace
         self._counters = counters
         self._busy_timeout_s = busy_timeout_s
         self._loop = asyncio.get_running_loop()
@@ -53,22 +54,27 @@ class Writer:
         """Apply one caller's writes, durable on return."""
         job = Job(items)
         if self._may_commit_here():
-            self._arriving += 1
-            try:
-                # Others who are ready to write in this round of the loop come first, and then share a commit.
-                await asyncio.sleep(0)
-            finally:
-                self._arriving -= 1
+            if self._arriving or self._pace.should_look_around():
+                await self._look_around()
             if not self._arriving and self._may_commit_here() and self._commit_here(job):
                 return job.result()
+        self._pace.met_others()
         job.future = self._loop.create_future()
         self._enqueue(job)
         if self._watch is None:
             self._watch = self._loop.call_later(self._busy_timeout_s, self._give_up_waiting)
         return await job.future
 
+    async def _look_around(self) -> None:
+        """Let others who are ready to write in this round of the loop come first, so that they share a commit."""
+        self._arriving += 1
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._arriving -= 1
+
     def _may_commit_here(self) -> bool:
-        return self._pen.is_fast and not self._queue and not self._closing
+        return self._pace.quick and not (self._queue or self._closing)
 
     def _commit_here(self, job: Job) -> bool:
         """Commit on this thread if nobody else writes; False leaves the job untouched."""
