@@ -42,7 +42,14 @@ class Opening:
 
 
 async def open_house(url: str, settings: HouseSettings) -> Tollhouse:
-    """Open the store, take the lease, start the services."""
+    """Open the store at ``url`` and the house over it."""
+    return await open_house_over(
+        lambda: open_store(url, volatile=settings.volatile, busy_timeout_s=settings.store_wait_s), settings
+    )
+
+
+async def open_house_over(opened: Callable[[], Awaitable[Store]], settings: HouseSettings) -> Tollhouse:
+    """Open the store by ``opened``, take the lease, start the services. The house closes the store in the end."""
     check_lease(settings.lease_s, settings.renew_every_s)
     holder: dict[str, Tollhouse] = {}
 
@@ -50,7 +57,7 @@ async def open_house(url: str, settings: HouseSettings) -> Tollhouse:
         return await holder["house"].get(key)
 
     toolbox = Toolbox(_with_compensations(settings.tools, load))
-    store = await open_store(url, volatile=settings.volatile, busy_timeout_s=settings.store_wait_s)
+    store = await opened()
     try:
         core = await _core(store, toolbox, settings)
     except BaseException:
