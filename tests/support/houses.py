@@ -1,0 +1,133 @@
+"""Houses for tests: opened over a real store of each kind, closed when the test ends.
+
+`tests/conftest.py` makes the fixtures known. `Interfering` stands between a house and its real store, so that a test
+can lose a commit, hold one back, count look-ups of the fence, or stop lease renewals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from tollhouse import Tollhouse, Tool
+from tollhouse.errors import StoreUnavailable
+from tollhouse.house import opening
+from tollhouse.ledger.store import LeaseConnection, Renewal, Write, Written
+from tollhouse.stores import open_store
+
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+
+OpenHouse = Callable[..., Awaitable[Tollhouse]]
+"""`await open_house(tool, ..., tenant="a", interfering=True)`: every further name is a setting of the house."""
+
+
+@pytest.fixture(params=["sqlite", POSTGRES])
+def house_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store, of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture
+async def open_house(house_store_url: str) -> AsyncIterator[OpenHouse]:
+    """Opens houses over the test's store, without background services unless asked; closes them, the last first."""
+    houses: list[Tollhouse] = []
+
+    async def open_one(*tools: Tool[Any], **settings: Any) -> Tollhouse:
+        house = await opened(house_store_url, *tools, **settings)
+        houses.append(house)
+        return house
+
+    yield open_one
+    for house in reversed(houses):
+        await house.close()
+
+
+async def opened(url: str, *tools: Tool[Any], interfering: bool = False, **settings: Any) -> Tollhouse:
+    """A house with the settings that suit a test, which closes it itself."""
+    usual: dict[str, Any] = {"background": False, "grace_s": 1.0, "store_wait_s": 2.0}
+    if not interfering:
+        return await Tollhouse.open(url, tools=tools, **{**usual, **settings})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "open_store", _open_interfering)
+        return await Tollhouse.open(url, tools=tools, **{**usual, **settings})
+
+
+def interfering(house: Tollhouse) -> Interfering:
+    """The store of a house that was opened with ``interfering=True``."""
+    store: Any = house.store
+    assert isinstance(store, Interfering)
+    return store
+
+
+async def _open_interfering(url: str, **options: Any) -> Any:
+    return Interfering(await open_store(url, **options))
+
+
+class Interfering:
+    """A real store whose commits can fail, before or after they were applied, and whose answers can be kept back."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._failures: list[tuple[Literal["before", "after"], StoreUnavailable]] = []
+        self.lose_fences = False
+        self.lose_renewals = False
+        self.fences = 0
+        """How often a fence was asked for."""
+        self.holding: asyncio.Event | None = None
+        """While set up, writes are applied, and their answers wait for the event."""
+        self.held = asyncio.Event()
+        """Set when an answer was held back."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def fail_next(self, when: Literal["before", "after"], times: int = 1, error: StoreUnavailable | None = None) -> None:
+        """Let the next writes raise: *before* nothing was applied, *after* all was and only the answer is lost."""
+        self._failures += [(when, error or StoreUnavailable("The store is away."))] * times
+
+    def recover(self) -> None:
+        """Fail no more."""
+        self._failures.clear()
+
+    async def write(self, *writes: Write) -> tuple[Written, ...]:
+        when, error = self._failures.pop(0) if self._failures else (None, None)
+        if when == "before" and error is not None:
+            raise type(error)(error.cause)
+        written: tuple[Written, ...] = await self._store.write(*writes)
+        if when == "after" and error is not None:
+            raise type(error)(error.cause)
+        if self.holding is not None:
+            self.held.set()
+            await self.holding.wait()
+        return written
+
+    async def fence(self, tenant: str, key: str) -> Any:
+        self.fences += 1
+        if self.lose_fences:
+            raise StoreUnavailable("The store is away.")
+        return await self._store.fence(tenant, key)
+
+    def lease_connection(self) -> LeaseConnection:
+        return _Lease(self, self._store.lease_connection())
+
+
+class _Lease:
+    """A lease connection that stops renewing when it is told to."""
+
+    def __init__(self, store: Interfering, inner: LeaseConnection) -> None:
+        self._store, self._inner = store, inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def renew(self, tenant: str, owner_id: str, lease_s: float) -> Renewal:
+        if self._store.lose_renewals:
+            raise StoreUnavailable("The store is away.")
+        return self._inner.renew(tenant, owner_id, lease_s)
