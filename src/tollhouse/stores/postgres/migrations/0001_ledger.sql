@@ -1,0 +1,116 @@
+-- The ledger: calls, their histories, the processes that own attempts, and bodies too large for a row.
+-- `tenant` leads every primary key, so that the schema can be sharded by it. Keys compare by byte ("C").
+-- No CHECK stands on `calls` and `events`: the server parses each anew for every statement, which costs a commit more
+-- than the row does. A state is held to its names by its type, which costs nothing.
+
+CREATE TYPE call_state AS ENUM (
+    'held', 'ready', 'departed', 'accepted', 'in_doubt', 'succeeded', 'failed', 'refused', 'compensated'
+);
+
+CREATE TABLE calls (
+    tenant text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    wire_key text NOT NULL,
+    tool text COLLATE "C" NOT NULL,
+    effect text NOT NULL,
+    scope text COLLATE "C",
+    call_group text COLLATE "C",
+    request_digest text NOT NULL,
+    contract text NOT NULL,
+    requested_by text NOT NULL,
+    created_at_us bigint NOT NULL,
+    digest text COLLATE "C" NOT NULL,
+    arguments text NOT NULL,
+    state call_state NOT NULL,
+    version bigint NOT NULL,
+    fence bigint NOT NULL,
+    round integer NOT NULL,
+    open_owners text COLLATE "C",
+    due_at_us bigint,
+    contradicted boolean NOT NULL,
+    cancel_asked boolean NOT NULL,
+    repeat_slot text COLLATE "C",
+    updated_at_us bigint NOT NULL,
+    head_seq bigint NOT NULL,
+    head_hash text NOT NULL,
+    body text NOT NULL,
+    result text,
+    PRIMARY KEY (tenant, key)
+);
+
+-- Newest first, page by page.
+CREATE INDEX calls_created ON calls (tenant, created_at_us, key);
+-- The rare states by themselves: a call that departs and succeeds never enters this index.
+CREATE INDEX calls_rare ON calls (tenant, state, created_at_us, key) WHERE state NOT IN ('departed', 'succeeded');
+CREATE INDEX calls_contradicted ON calls (tenant, created_at_us, key) WHERE contradicted;
+-- What a sweeper and a worker look for. No write has a guard that implies these conditions: a plan made while the table
+-- was empty might else walk an index of every call that was ever open instead of the primary key.
+CREATE INDEX calls_open_owners ON calls (tenant, open_owners) WHERE open_owners IS NOT NULL;
+CREATE INDEX calls_due ON calls (tenant, due_at_us) WHERE due_at_us IS NOT NULL;
+-- Twins of a scope; two that arrive at the same moment meet on the slot.
+CREATE INDEX calls_twins ON calls (tenant, scope, tool, digest) WHERE scope IS NOT NULL;
+CREATE UNIQUE INDEX calls_repeat_slot ON calls (tenant, repeat_slot) WHERE repeat_slot IS NOT NULL;
+
+CREATE TABLE events (
+    tenant text COLLATE "C" NOT NULL,
+    stream text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    at_us bigint NOT NULL,
+    kind text NOT NULL,
+    data text NOT NULL,
+    salt text NOT NULL,
+    payload_digest text NOT NULL,
+    hash text NOT NULL,
+    write_id text NOT NULL,
+    PRIMARY KEY (tenant, stream, seq)
+);
+
+-- History is only ever added to; erasing a payload, which the chain does not cover, is the one exception.
+CREATE FUNCTION events_append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'UPDATE' AND NEW.data = '' AND to_jsonb(NEW) - 'data' = to_jsonb(OLD) - 'data' THEN
+        RETURN NEW;
+    END IF;
+    RAISE EXCEPTION 'events are append-only' USING ERRCODE = 'restrict_violation';
+END
+$$;
+CREATE TRIGGER events_append_only BEFORE UPDATE OR DELETE ON events
+    FOR EACH ROW EXECUTE FUNCTION events_append_only();
+
+CREATE TABLE owners (
+    tenant text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    host text NOT NULL,
+    pid bigint NOT NULL,
+    pid_started text NOT NULL,
+    label text NOT NULL,
+    lease_until_us bigint NOT NULL,
+    started_at_us bigint NOT NULL,
+    ended_at_us bigint,
+    proven_dead boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (tenant, id)
+);
+
+-- Owners of processes long gone stay behind; a sweeper looks at the living.
+CREATE INDEX owners_live ON owners (tenant, lease_until_us) WHERE ended_at_us IS NULL;
+
+CREATE TABLE blobs (
+    tenant text COLLATE "C" NOT NULL,
+    digest text COLLATE "C" NOT NULL,
+    data bytea NOT NULL,
+    PRIMARY KEY (tenant, digest)
+);
+
+-- The store's clock: the server's, plus `offset_us` while that lags behind `high_us`, the latest moment on which a
+-- lease was judged. A server clock that is set back thus changes no verdict, and time goes on.
+CREATE TABLE clock (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    high_us bigint NOT NULL,
+    offset_us bigint NOT NULL
+);
+INSERT INTO clock (high_us, offset_us) VALUES (0, 0);
+
+CREATE TABLE meta (
+    name text PRIMARY KEY,
+    value text NOT NULL
+);

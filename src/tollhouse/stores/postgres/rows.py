@@ -1,0 +1,139 @@
+"""Writes as rows, and rows as records.
+
+A write is made ready on its caller's task: what cannot be encoded fails there, and nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, cast
+
+import asyncpg
+
+from tollhouse.ledger.record import CallRecord
+from tollhouse.ledger.rows import immutable_values, mutable_values, record_of
+from tollhouse.ledger.store import Write, Written
+from tollhouse.stores.postgres.statements import events, writes
+
+Row = tuple[Any, ...]
+
+_event_row = attrgetter(*events.KINDS)
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One write. ``row`` has the values of its call in the order in which the statements bind them."""
+
+    write: Write
+    tenant: str
+    key: str
+    row: Row
+    lines: list[Row]
+
+    @property
+    def inserts(self) -> bool:
+        return self.write.expected is None
+
+    @property
+    def single(self) -> tuple[str, Row]:
+        """The statement for this write alone, and its values."""
+        write = self.write
+        owner, bodies = write.owner is not None, bool(write.blobs)
+        values = [*self.row]
+        for line in self.lines:
+            values += line
+        if owner:
+            values.append(write.owner)
+        if write.expected is None:
+            values += () if write.repeat is None else repeat_row(write)
+            text = writes.insert_one(lines=len(self.lines), owner=owner, repeat=write.repeat is not None, bodies=bodies)
+        else:
+            text = writes.update_one(
+                lines=len(self.lines), owner=owner, arguments=write.arguments_changed, bodies=bodies
+            )
+        if bodies:
+            values += columns([(blob.digest, blob.data) for blob in write.blobs], 2)
+        return text, tuple(values)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What one caller asked for: applied all or none, answered before ``deadline`` (on the loop's clock)."""
+
+    items: tuple[Item, ...]
+    answer: asyncio.Future[tuple[Written, ...]]
+    deadline: float
+
+    def settle(self, *answers: Written) -> None:
+        """Tell the caller, if it still listens."""
+        if not self.answer.done():
+            self.answer.set_result(answers)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the caller what went wrong, if it still listens."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+def item_of(write: Write) -> Item:
+    """The rows of a write. Raises TypeError or ValueError where a value has no JSON."""
+    record = write.record
+    mutable = mutable_values(record)
+    if write.expected is None:
+        row = (*immutable_values(record), record.digest, record.arguments, *mutable)
+    elif write.arguments_changed:
+        row = (record.tenant, record.key, write.expected, record.digest, record.arguments, *mutable)
+    else:
+        row = (record.tenant, record.key, write.expected, *mutable)
+    return Item(write, record.tenant, record.key, row, [_event_row(event) for event in write.events])
+
+
+def repeat_row(write: Write) -> Row:
+    """The repeat check of a write, all None when it has none."""
+    check = write.repeat
+    if check is None:
+        return None, None, None, None, None
+    return check.scope, check.tool, check.digest, check.group, check.within_us
+
+
+def many(items: Sequence[Item]) -> tuple[str, list[Row]]:
+    """The statement for these writes together, no two of one key and all of a kind, and its arrays."""
+    inserts = items[0].inserts
+    ordered = sorted(items, key=_insert_order if inserts else _key)
+    arrays = list(zip(*(item.row for item in ordered), strict=True))
+    owner = any(item.write.owner is not None for item in ordered)
+    bodies = any(item.write.blobs for item in ordered)
+    repeat = any(item.write.repeat is not None for item in ordered)
+    if owner:
+        arrays.append(tuple(item.write.owner for item in ordered))
+    if repeat:
+        arrays += columns([repeat_row(item.write) for item in ordered], 5)
+    told = [(item.tenant, item.key, *line) for item in ordered for line in item.lines]
+    arrays += columns(told, 2 + len(events.KINDS))
+    if bodies:
+        kept = [(item.tenant, item.key, blob.digest, blob.data) for item in ordered for blob in item.write.blobs]
+        arrays += columns(kept, 4)
+    if inserts:
+        return writes.insert_many(owner=owner, repeat=repeat, bodies=bodies), arrays
+    return writes.update_many(owner=owner, bodies=bodies), arrays
+
+
+_key = attrgetter("key")
+
+
+def _insert_order(item: Item) -> tuple[str, str]:
+    """By slot first: two batches that meet on slots must meet on them in one order, and most calls have none."""
+    return item.write.record.repeat_slot or "", item.key
+
+
+def record_in(row: asyncpg.Record) -> CallRecord:
+    """The record in a row with the columns of ``calls``."""
+    return record_of(cast(Mapping[str, Any], row))
+
+
+def columns(rows: Sequence[Row], width: int) -> list[Row]:
+    """Rows turned into ``width`` columns; empty columns where there is no row."""
+    return list(zip(*rows, strict=True)) or [()] * width

@@ -1,0 +1,15 @@
+"""Statements on ``events``."""
+
+from __future__ import annotations
+
+KINDS = {
+    "stream": "text", "seq": "bigint", "at_us": "bigint", "kind": "text", "data": "text", "salt": "text",
+    "payload_digest": "text", "hash": "text", "write_id": "text",
+}  # fmt: skip
+"""Columns and their types, the tenant apart."""
+
+_NAMES = ", ".join(KINDS)
+
+INTO = f"INSERT INTO @events (tenant, {_NAMES})"
+
+AFTER = f"SELECT {_NAMES} FROM @events WHERE tenant = $1 AND stream = $2 AND seq > $3 ORDER BY seq LIMIT $4"

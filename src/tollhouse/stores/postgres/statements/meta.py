@@ -1,0 +1,37 @@
+"""Statements on ``meta`` and ``clock``, and what is asked about the server itself."""
+
+from __future__ import annotations
+
+FITNESS = (
+    "SELECT current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,"
+    " current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS in_recovery"
+)
+
+EXISTS = "SELECT to_regclass('@meta') IS NOT NULL AS found"
+
+VERSIONS = "SELECT name, value FROM @meta WHERE name IN ('schema_version', 'min_release_schema')"
+
+PUT = "INSERT INTO @meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value"
+
+# Whoever creates or upgrades waits for the other; the number names this ledger's migrations and nothing else.
+LOCK_MIGRATIONS = "SELECT pg_advisory_xact_lock(7526472301)"
+
+# Tables that a crash would empty.
+UNLOGGED = (
+    "SELECT relname FROM pg_class WHERE relpersistence <> 'p'"
+    " AND oid IN (to_regclass('@calls'), to_regclass('@events'), to_regclass('@owners'), to_regclass('@blobs'))"
+)
+
+SERVER_US = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+# The store's time: see the table `clock` in schema.sql.
+_STORE_US = "CASE WHEN s.us >= c.high_us THEN s.us ELSE greatest(c.high_us, s.us + c.offset_us) END"
+
+NOW = f"SELECT {_STORE_US} AS now_us FROM @clock c, (SELECT {SERVER_US} AS us) s"
+
+# The time of a decision, at or after every earlier decision's, remembered with it.
+TICK = (
+    f"UPDATE @clock c SET high_us = {_STORE_US},"
+    " offset_us = CASE WHEN s.us >= c.high_us THEN 0 ELSE greatest(c.high_us - s.us, c.offset_us) END"
+    f" FROM (SELECT {SERVER_US} AS us) s RETURNING c.high_us AS now_us"
+)

@@ -1,0 +1,147 @@
+"""Group commit: many callers' writes share a statement, and with it a commit and its fsync.
+
+A write that finds nobody at work goes out at once, alone. Otherwise it waits with the others, and whoever finishes
+takes a share of those who wait; a further connection joins in once enough of them do. Called by the store; each write
+belongs to the writer from then on, so that a caller who leaves takes nothing along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+import asyncpg
+
+from tollhouse.ledger.store import Counters, Write, Written
+from tollhouse.stores.common.errors import closed
+from tollhouse.stores.postgres.apply import apply_many, apply_together
+from tollhouse.stores.postgres.faults import FAILURES, error_of, fault_of
+from tollhouse.stores.postgres.link import Backoff, Link
+from tollhouse.stores.postgres.rows import Request, item_of
+from tollhouse.stores.postgres.target import Target
+
+SHARE_MIN = 8
+"""A batch takes at least so many, if so many wait: fewer are not worth a commit while others are under way."""
+
+SHARE_MAX = 256
+"""A batch takes no more, however many wait, so that nobody waits for thousands of others."""
+
+_LAST_MOMENT_S = 0.1
+
+
+class Writer:
+    """Takes writes and answers each when it is durable or refused, or when the store's patience is over."""
+
+    def __init__(self, links: Sequence[Link], target: Target, counters: Counters) -> None:
+        self._idle = list(links)
+        self._links = tuple(links)
+        self._target = target
+        self._counters = counters
+        self._inserts: deque[Request] = deque()
+        self._updates: deque[Request] = deque()
+        self._odd: deque[Request] = deque()
+        self._at_work: set[asyncio.Task[None]] = set()
+
+    def submit(self, writes: Sequence[Write]) -> asyncio.Future[tuple[Written, ...]]:
+        """Queue writes that are applied all or none. Raises TypeError or ValueError where a value has no JSON."""
+        loop = asyncio.get_running_loop()
+        items = tuple([item_of(write) for write in writes])
+        request = Request(items, loop.create_future(), loop.time() + self._target.patience_s)
+        self._queue_of(request).append(request)
+        if self._idle and (not self._at_work or self._waiting >= SHARE_MIN):
+            self._engage(loop)
+        return request.answer
+
+    async def close(self) -> None:
+        """Let every write that was taken come to its end, then close the connections."""
+        while self._at_work:
+            await asyncio.wait(self._at_work)
+        for link in self._links:
+            await link.close()
+
+    @property
+    def _waiting(self) -> int:
+        return len(self._inserts) + len(self._updates) + len(self._odd)
+
+    def _queue_of(self, request: Request) -> deque[Request]:
+        """Writes of several items or with new arguments are rare and go one at a time."""
+        first = request.items[0].write
+        if len(request.items) > 1 or first.arguments_changed:
+            return self._odd
+        return self._inserts if first.expected is None else self._updates
+
+    def _engage(self, loop: asyncio.AbstractEventLoop) -> None:
+        task = loop.create_task(self._work(self._idle.pop()))
+        self._at_work.add(task)
+        task.add_done_callback(self._at_work.discard)
+
+    async def _work(self, link: Link) -> None:
+        """Write until nobody waits."""
+        try:
+            while batch := self._take():
+                try:
+                    await self._see_through(link, batch)
+                except BaseException as raw:
+                    # A defect, or the loop is shut down: the callers hear it, and the next batch goes on.
+                    link.drop()
+                    for request in batch:
+                        request.fail(raw if isinstance(raw, Exception) else closed())
+                    if not isinstance(raw, Exception):
+                        raise
+        finally:
+            self._idle.append(link)
+
+    def _take(self) -> list[Request]:
+        if self._odd:
+            return [self._odd.popleft()]
+        queue = self._inserts if len(self._inserts) >= len(self._updates) else self._updates
+        share = min(max(SHARE_MIN, self._waiting // len(self._links)), SHARE_MAX, len(queue))
+        return [queue.popleft() for _ in range(share)]
+
+    async def _see_through(self, link: Link, requests: list[Request]) -> None:
+        """Repeat the same guarded writes until each was applied or refused, or its time is over.
+
+        A connection that dies between COMMIT and its answer leaves a doubt which only the repeat ends: it waits for
+        the row or the key that a statement still under way has taken, and then finds its own ``write_id``, or nothing.
+        """
+        backoff = Backoff(max(request.deadline for request in requests))
+        while requests:
+            try:
+                requests = await self._try(link, requests)
+                why: Exception = asyncpg.LockNotAvailableError("what stood against the write came and went")
+            except FAILURES as raw:
+                if fault_of(raw).bad_value and len(requests) > 1:
+                    return await self._one_by_one(link, requests)
+                requests, why = self._still_patient(link, requests, raw), raw
+            if requests and not await backoff.pause():
+                return self._fail(requests, why)
+        return None
+
+    async def _try(self, link: Link, requests: list[Request]) -> list[Request]:
+        now = asyncio.get_running_loop().time()
+        left_s = max(min(request.deadline for request in requests) - now, _LAST_MOMENT_S)
+        within_s = min(left_s, self._target.try_s)
+        if len(requests[0].items) > 1:
+            return await apply_together(link, requests[0], within_s, self._counters)
+        return await apply_many(link, requests, within_s, self._counters)
+
+    def _still_patient(self, link: Link, requests: list[Request], raw: Exception) -> list[Request]:
+        """Who tries again after this failure; the others are told."""
+        fault = fault_of(raw)
+        if not fault.keeps:
+            link.drop()
+        now = asyncio.get_running_loop().time()
+        patient = [request for request in requests if fault.repeat and request.deadline > now]
+        self._fail([request for request in requests if request not in patient], raw)
+        return patient
+
+    def _fail(self, requests: Sequence[Request], raw: Exception) -> None:
+        for request in requests:
+            request.fail(error_of(raw, self._target.url))
+
+    async def _one_by_one(self, link: Link, requests: Sequence[Request]) -> None:
+        """One of them holds a value that the store cannot keep: it alone shall fail."""
+        self._counters.bisections += 1
+        for request in requests:
+            await self._see_through(link, [request])
