@@ -12,6 +12,7 @@ from tollhouse.contract.answers import NotSent
 from tollhouse.contract.context import CallContext
 from tollhouse.contract.terms import US
 from tollhouse.errors import TollhouseError
+from tollhouse.gate.http import Sends
 from tollhouse.ledger.keys import subkey
 from tollhouse.ledger.record import Attempt, CallRecord
 from tollhouse.ledger.store import Fence
@@ -72,14 +73,15 @@ class Context(CallContext):
         self._send_by_local_us = sender.to_local_us(attempt.send_by_us)
         self._acknowledged_local_us = acknowledged_local_us
         self._loop, self._secrets = loop, dict(secrets or {})
+        self._loop_thread = threading.get_ident()
         self._http: httpx2.AsyncClient | None = None
         self._http_sync: httpx2.Client | None = None
         left_s = (self._send_by_local_us - sender.local_us()) / US
         self.deadline = time.time() + left_s
         self.confirmed = False
         """A check has passed: from here on something may have left."""
-        self.bytes_left = False
-        """``ctx.http`` has begun to write a request: nothing after this can be *not sent*."""
+        self.sends = Sends()
+        """What ``ctx.http`` has put on the wire: nothing after this can be *not sent*."""
         self._begun = threading.Lock()
         self.started = False
         self._stopped: str | None = None
@@ -141,9 +143,11 @@ class Context(CallContext):
         self.confirmed = True
 
     def check_sync(self) -> None:
-        """:meth:`check` from a thread."""
+        """:meth:`check` from a thread. On the event loop, which it would block, it says no."""
         self._may_send()
         if not self._fresh():
+            if threading.get_ident() == self._loop_thread:
+                raise DepartureRefused("An `async def` tool awaits ctx.confirm() and uses ctx.http: nothing was sent.")
             asked = asyncio.run_coroutine_threadsafe(self._read_fence(), self._loop)
             try:
                 answer = asked.result(FENCE_CHECK_S * 2)

@@ -31,7 +31,7 @@ def ending_of_error(error: BaseException, tool: Tool[Any], context: Context) -> 
         return Ending(outcome, error=record)
     if tool.terms.departs == "at_confirm" and not context.confirmed:
         return Ending(AttemptOutcome.NOT_SENT, error=record)
-    if isinstance(error, Rejected) or names_rejection(tool, error):
+    if (isinstance(error, Rejected) or names_rejection(tool, error)) and _speaks_for_all(error, context):
         return Ending(AttemptOutcome.REJECTED, error=record)
     return Ending(AttemptOutcome.UNKNOWN, error=record)
 
@@ -40,7 +40,12 @@ def _may_have_left(error: BaseException, context: Context) -> bool:
     """Wire evidence outweighs a claim; a refused check says nothing about an earlier send that passed its own."""
     if isinstance(error, DepartureRefused):
         return context.confirmed
-    return context.bytes_left
+    return bool(context.sends)
+
+
+def _speaks_for_all(error: BaseException, context: Context) -> bool:
+    """A rejection of one request says nothing about another that was not answered, whoever claims it."""
+    return context.sends.rejection_counts(getattr(error, "response", None))
 
 
 def names_rejection(tool: Tool[Any], error: BaseException) -> bool:

@@ -4,22 +4,75 @@ The work is done in the transport, below redirects and authentication, so that n
 A connection that could not be made is proof that no byte left; everything after the first byte is unknown until an
 answer is whole; statuses that the contract names are rejections. There are no retries here: they have one owner.
 
+``GET``, ``HEAD`` and ``OPTIONS`` are look-ups: they have no effect, so they carry no key, and neither their failure nor
+their refusal says anything about a request that may have had one.
+
 For users' own clients: :func:`guard` wraps the transport of an ``httpx`` or ``httpx2`` client in the same way, and
-:func:`never_sent` classifies an exception of theirs.
+:func:`never_sent` classifies an exception of theirs. No client is imported before one is used.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-import httpx2
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from tollhouse.contract.answers import NotSent, Rejected
+
+if TYPE_CHECKING:
+    import httpx2
 
 KEY_HEADER = "Idempotency-Key"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _NEVER_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"})
 CONNECT_TIMEOUT_S = 10.0
+
+
+class Send:
+    """One request that may have an effect. ``response`` None: nothing was answered (yet)."""
+
+    def __init__(self) -> None:
+        self.response: Any = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether the whole answer was read, so that the tool could see what it says."""
+        try:
+            return self.response is not None and self.response.content is not None
+        except Exception:  # each client has its own ResponseNotRead
+            return False
+
+
+class Sends:
+    """The requests of one attempt that may have had an effect: what its ending is judged by."""
+
+    def __init__(self) -> None:
+        self._open: list[Send] = []
+
+    def begin(self, request: Any) -> Send | None:
+        """Note that bytes are about to leave; None for a look-up."""
+        if request.method in _SAFE_METHODS:
+            return None
+        self._open.append(send := Send())
+        return send
+
+    def had_none(self, send: Send | None) -> None:
+        """Note that this request had no effect: it never left, or its receiver rejected it."""
+        if send is not None:
+            self._open.remove(send)
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def rejection_counts(self, answer: Any = None) -> bool:
+        """Whether a rejection speaks for the whole attempt.
+
+        It does where every other request that may have had an effect was answered in full; ``answer``, the response
+        that says it, must belong to one that may have had an effect, unless there was none: the refusal of a look-up
+        is no evidence.
+        """
+        others = [send for send in self._open if answer is None or send.response is not answer]
+        if answer is not None and others and len(others) == len(self._open):
+            return False
+        return all(send.answered for send in others)
 
 
 class Sending(Protocol):
@@ -28,12 +81,16 @@ class Sending(Protocol):
     idempotency_key: str
     rejected_statuses: frozenset[int]
     timeout_s: float
-    bytes_left: bool
+    sends: Sends
 
     @property
     def remaining_s(self) -> float: ...
 
+    async def check(self) -> None: ...
+
     async def confirm(self) -> None: ...
+
+    def check_sync(self) -> None: ...
 
     def confirm_sync(self) -> None: ...
 
@@ -48,21 +105,21 @@ def never_sent(error: BaseException) -> bool:
     return module in ("httpx", "httpx2") and type(error).__name__ in _NEVER_SENT
 
 
-class GuardedTransport(httpx2.AsyncBaseTransport):
+class GuardedTransport:
     """An async transport that checks, adds the key and classifies. ``inner`` sends; it is not closed with this one."""
 
     def __init__(self, inner: Any, sending: Sending) -> None:
         self._inner, self._sending = inner, sending
 
     async def handle_async_request(self, request: Any) -> Any:
-        await self._sending.confirm()
-        _prepare(request, self._sending)
-        first = _begin(request, self._sending)
+        sending = self._sending
+        await (sending.check() if request.method in _SAFE_METHODS else sending.confirm())
+        send = _begin(request, sending)
         try:
             response = await self._inner.handle_async_request(request)
         except Exception as error:
-            raise _classified(error, first, self._sending) from error
-        if response.status_code in self._sending.rejected_statuses:
+            raise _classified(error, send, sending) from error
+        if _is_rejection(response, send, sending):
             await response.aclose()
             raise _rejection(response)
         return response
@@ -70,28 +127,43 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Leave the shared connections open: they outlive the attempt."""
 
+    async def __aenter__(self) -> Self:
+        return self
 
-class GuardedSyncTransport(httpx2.BaseTransport):
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.aclose()
+
+
+class GuardedSyncTransport:
     """:class:`GuardedTransport` for ``def`` tools."""
 
     def __init__(self, inner: Any, sending: Sending) -> None:
         self._inner, self._sending = inner, sending
 
     def handle_request(self, request: Any) -> Any:
-        self._sending.confirm_sync()
-        _prepare(request, self._sending)
-        first = _begin(request, self._sending)
+        sending = self._sending
+        if request.method in _SAFE_METHODS:
+            sending.check_sync()
+        else:
+            sending.confirm_sync()
+        send = _begin(request, sending)
         try:
             response = self._inner.handle_request(request)
         except Exception as error:
-            raise _classified(error, first, self._sending) from error
-        if response.status_code in self._sending.rejected_statuses:
+            raise _classified(error, send, sending) from error
+        if _is_rejection(response, send, sending):
             response.close()
             raise _rejection(response)
         return response
 
     def close(self) -> None:
         """Leave the shared connections open: they outlive the attempt."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
 
 
 def guard(client: Any, context: Sending) -> Any:
@@ -119,29 +191,41 @@ def _closing(wrapped: Any, inner: Any) -> Any:
 
 def client(transport: httpx2.AsyncHTTPTransport, sending: Sending) -> httpx2.AsyncClient:
     """The client behind ``ctx.http``, over the house's shared connections."""
-    return httpx2.AsyncClient(transport=GuardedTransport(transport, sending), timeout=_times(sending), trust_env=False)
+    import httpx2
+
+    guarded = cast("httpx2.AsyncBaseTransport", GuardedTransport(transport, sending))
+    return httpx2.AsyncClient(transport=guarded, timeout=_times(sending), trust_env=False)
 
 
 def client_sync(transport: httpx2.HTTPTransport, sending: Sending) -> httpx2.Client:
     """The client behind ``ctx.http_sync``."""
-    return httpx2.Client(transport=GuardedSyncTransport(transport, sending), timeout=_times(sending), trust_env=False)
+    import httpx2
+
+    guarded = cast("httpx2.BaseTransport", GuardedSyncTransport(transport, sending))
+    return httpx2.Client(transport=guarded, timeout=_times(sending), trust_env=False)
 
 
 def shared_transport() -> httpx2.AsyncHTTPTransport:
     """The connections of a house, shared by all its attempts: making a TLS context costs tens of milliseconds."""
+    import httpx2
+
     return httpx2.AsyncHTTPTransport(retries=0)
 
 
 def shared_transport_sync() -> httpx2.HTTPTransport:
     """:func:`shared_transport` for ``def`` tools."""
+    import httpx2
+
     return httpx2.HTTPTransport(retries=0)
 
 
 def _times(sending: Sending) -> httpx2.Timeout:
+    import httpx2
+
     return httpx2.Timeout(sending.timeout_s, connect=min(CONNECT_TIMEOUT_S, sending.timeout_s))
 
 
-def _prepare(request: Any, sending: Sending) -> None:
+def _begin(request: Any, sending: Sending) -> Send | None:
     """The key on everything that may change something; finite times even where a user asked for none."""
     if request.method not in _SAFE_METHODS and KEY_HEADER not in request.headers:
         request.headers[KEY_HEADER] = sending.idempotency_key
@@ -152,21 +236,25 @@ def _prepare(request: Any, sending: Sending) -> None:
         **request.extensions,
         "timeout": {name: min(bound, t) if (t := times.get(name)) is not None else bound for name in names},
     }
+    return sending.sends.begin(request)
 
 
-def _begin(request: Any, sending: Sending) -> bool:
-    """Note that bytes are about to leave; whether they are the first of this attempt that can have an effect."""
-    first = not sending.bytes_left
-    sending.bytes_left = sending.bytes_left or request.method not in _SAFE_METHODS
-    return first
-
-
-def _classified(error: Exception, first: bool, sending: Sending) -> Exception:
+def _classified(error: Exception, send: Send | None, sending: Sending) -> Exception:
     """The exception to raise: proof of nothing sent where there is any, otherwise the client's own."""
     if not never_sent(error):
         return error
-    sending.bytes_left = not first
-    return ConnectionNotMade(f"{type(error).__name__}: no connection could be made.") if first else error
+    sending.sends.had_none(send)
+    return error if sending.sends else ConnectionNotMade(f"{type(error).__name__}: no connection could be made.")
+
+
+def _is_rejection(response: Any, send: Send | None, sending: Sending) -> bool:
+    """Whether this answer says, by the contract's word, that the attempt had no effect."""
+    if send is not None:
+        send.response = response
+    if response.status_code not in sending.rejected_statuses or not sending.sends.rejection_counts(response):
+        return False
+    sending.sends.had_none(send)
+    return True
 
 
 def _rejection(response: Any) -> Rejected:
