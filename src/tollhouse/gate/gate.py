@@ -128,10 +128,12 @@ class Gate:
         return Plan(tool, values, await judge(self._core, asked))
 
     async def _insert_departed(self, request: Request, plan: Plan) -> Outcome[Any]:
-        core = self._core
+        core, sibling = self._core, False
         for _ in range(OWNER_TRIES):
             now_us = core.clock.now_us()
             new = new_record(core, request, plan.tool, now_us)
+            if sibling:
+                new = replace(new, repeat_slot=None)
             start = self._start(new, now_us)
             change = first_departure(new, start, _asked_as(request, plan.judgement))
             write = write_of(change, start.id, owner=start.owner, repeat=repeat_check(request, plan.tool))
@@ -143,6 +145,9 @@ class Gate:
             if written.applied:
                 return await self._send(write.record, start.id, plan, request)
             if written.refusal is Refusal.REPEAT and written.record is not None:
+                if not sibling and _is_sibling(new, written.record):
+                    sibling = True
+                    continue
                 return await self._insert_repeat(request, plan, written.record)
             if written.record is not None:
                 return await self._recorded(request, written.record)
@@ -173,6 +178,9 @@ class Gate:
             raise _nothing_sent(away, request.key) from away
         if written.refusal is Refusal.REPEAT and written.record is not None and change.record.approval is not None:
             twin = written.record
+            if change.record.repeat_slot is not None and _is_sibling(change.record, twin):
+                beside = replace(change.record, repeat_slot=None)
+                return await self._insert(request, Change(None, beside, change.drafts), repeat)
             approval = replace(
                 change.record.approval,
                 covers_repeat=True,
@@ -404,6 +412,11 @@ class Gate:
 
 def _asked_as(request: Request, judgement: Judgement) -> dict[str, Any]:
     return {"tool": request.tool_name, "by": request.principal, "gates": judgement.said}
+
+
+def _is_sibling(new: CallRecord, standing: CallRecord) -> bool:
+    """Whether only the slot stands against it: siblings of one group are no repeats, and the first one has the slot."""
+    return new.group is not None and new.group == standing.group
 
 
 def _attempt_of(record: CallRecord, attempt_id: str) -> Attempt:
