@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from tollhouse.errors import StoreURLInvalid
 from tollhouse.stores.common.migrations import SchemaReport
-from tollhouse.stores.common.urls import engine_of
+from tollhouse.stores.common.urls import engine_of, without_password
 
 if TYPE_CHECKING:
     from tollhouse.ledger.store import Store
 
-__all__ = ["SchemaReport", "check", "open_store", "upgrade"]
+__all__ = ["SchemaReport", "check", "open_store", "upgrade", "without_password"]
 
 
 async def open_store(
