@@ -39,6 +39,9 @@ LOOK_TIMEOUT_S = 30.0
 LEAST_BETWEEN_LOOKS_US = US // 2
 """A caller who asks for a doubt again and again makes the look-up run no more often than this."""
 
+OPEN = (State.IN_DOUBT, State.ACCEPTED)
+"""States that a look-up can end."""
+
 
 class Reconciler:
     """See the module's docstring."""
@@ -47,7 +50,7 @@ class Reconciler:
         self._core, self._doubt_alarm_s = core, doubt_alarm_s
         self.gate: Gate | None = None
         """Set once both exist: the gate asks the reconciler, and the reconciler sends through the gate."""
-        self._looking: dict[str, asyncio.Future[CallRecord]] = {}
+        self._looking: dict[str, asyncio.Task[CallRecord]] = {}
 
     async def settle_first(self, record: CallRecord) -> CallRecord:
         """For the gate: one look at a doubt before its caller is answered."""
@@ -59,27 +62,28 @@ class Reconciler:
     async def reconcile(self, record: CallRecord) -> CallRecord:
         """Look once, and send again where that is allowed. Returns the record as it then stands.
 
-        Concurrent callers in this process share one look-up.
+        Concurrent callers in this process share one look-up; one who is cancelled takes it from nobody.
         """
-        under_way = self._looking.get(record.key)
-        if under_way is not None:
-            return await asyncio.shield(under_way)
-        future: asyncio.Future[CallRecord] = asyncio.get_running_loop().create_future()
-        self._looking[record.key] = future
-        try:
-            after = await self._reconcile(record)
-        except BaseException as error:
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # retrieved: nobody else may be waiting
-            raise
-        else:
-            future.set_result(after)
-            return after
-        finally:
-            del self._looking[record.key]
+        task = self._looking.get(record.key)
+        if task is None:
+            task = self._looking[record.key] = asyncio.get_running_loop().create_task(self._reconcile(record))
+            task.add_done_callback(lambda done: self._looked_up(record.key, done))
+        await asyncio.wait([task])
+        return record if task.cancelled() else task.result()
+
+    async def stop(self) -> None:
+        """Give up the look-ups that are out; who waits for one hears what the call is without it."""
+        for task in (given_up := list(self._looking.values())):
+            task.cancel()
+        await asyncio.gather(*given_up, return_exceptions=True)
+
+    def _looked_up(self, key: str, done: asyncio.Task[CallRecord]) -> None:
+        del self._looking[key]
+        if not done.cancelled():
+            done.exception()  # retrieved: perhaps nobody waits any more
 
     async def _reconcile(self, record: CallRecord) -> CallRecord:
+        self._tell_age(record)
         record = await self._with_proof_of_death(record)
         tool = self._core.tools.get(record.tool)
         if tool is None:
@@ -88,7 +92,7 @@ class Reconciler:
             record = await self._look(record, tool)
         if record.state is State.IN_DOUBT and tool.terms.dedup.allows_resend:
             record = await self._resend(record)
-        if record.state is State.IN_DOUBT and tool.reconcile is None and self._is_due(record):
+        if record.state in OPEN and tool.reconcile is None and self._is_due(record):
             record = await self._write(record, self._looked(record, "no_hook"))
         return record
 
@@ -98,9 +102,8 @@ class Reconciler:
         began_us = self._core.clock.now_us()
         answer = await self._answer(record, tool)
         now_us = self._core.clock.now_us()
-        self._tell_age(record, now_us)
         if answer.finding == "unknown":
-            if record.state not in (State.IN_DOUBT, State.ACCEPTED):
+            if record.state not in OPEN:
                 return record
             return await self._write(record, self._looked(record, "unknown", note=_bounded(answer.evidence)))
         finding = self._finding(answer, tool, began_us)
@@ -151,17 +154,23 @@ class Reconciler:
         return keep(answer.value, tool.schema.result).blobs if answer.finding == "happened" else ()
 
     def _looked(self, record: CallRecord, answer: str, note: Any = None) -> Change:
-        """A look that settled nothing, and when the next is due: backoff, but not before silence could count."""
+        """A look that settled nothing, and when the next is due."""
         now_us = self._core.clock.now_us()
-        pause_s = min(LOOK_MOST_S, LOOK_FIRST_S * 2 ** min(record.looks, 20))
+        due_us = self._next_look_us(record, answer, now_us) if record.state in OPEN else record.due_at_us
+        return looked(record, now_us, due_us, answer, note if note is None else str(note))
+
+    def _next_look_us(self, record: CallRecord, answer: str, now_us: int) -> int:
+        """Backoff, but not before silence could count, and not after the job's deadline."""
+        pause_s: float = min(LOOK_MOST_S, LOOK_FIRST_S * 2 ** min(record.looks, 20))
         next_us = now_us + round(pause_s * US)
         silent_us = silent_from_us(record) if answer == "did_not_happen" else None
         if silent_us is not None and silent_us > now_us:
             next_us = silent_us + 1
         deadline_us = job_deadline_us(record)
-        if record.state is State.ACCEPTED and deadline_us is not None:
-            next_us = min(next_us, max(deadline_us, now_us + US))
-        return looked(record, now_us, next_us, answer, note if note is None else str(note))
+        if record.state is not State.ACCEPTED or deadline_us is None:
+            return next_us
+        last_us = max(deadline_us, now_us + US)
+        return last_us if answer == "no_hook" else min(next_us, last_us)
 
     # -- sending again -----------------------------------------------------------------------------------
 
@@ -186,7 +195,7 @@ class Reconciler:
             record = await self._repair(record)
         if record.state is State.ACCEPTED and (end := job_deadline_us(record)) is not None and now_us >= end:
             record = await self._write(record, job_deadline(record, now_us))
-        if record.state in (State.IN_DOUBT, State.ACCEPTED):
+        if record.state in OPEN:
             await self.reconcile(record)
         elif record.state in (State.HELD, State.READY):
             await self.expire_or_run(record)
@@ -232,10 +241,10 @@ class Reconciler:
     def _is_due(self, record: CallRecord) -> bool:
         return record.due_at_us is not None and record.due_at_us <= self._core.clock.now_us()
 
-    def _tell_age(self, record: CallRecord, now_us: int) -> None:
+    def _tell_age(self, record: CallRecord) -> None:
         if record.state is not State.IN_DOUBT or record.departed_at_us is None:
             return
-        age_s = (now_us - record.departed_at_us) / US
+        age_s = (self._core.clock.now_us() - record.departed_at_us) / US
         if age_s >= self._doubt_alarm_s:
             self._core.tell("doubt_aged", key=record.key, tool=record.tool, age_s=round(age_s), looks=record.looks)
 

@@ -7,7 +7,7 @@ import builtins
 import os
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from tollhouse.contract.answers import Answer
 from tollhouse.contract.tool import Tool
@@ -36,6 +36,22 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 PAGE = 100
+CROSSED_FORK = "This house was opened in another process; a handle does not cross a fork."
+STOP_S = 2.0
+"""How long closing waits for what it has stopped."""
+
+
+class CallOptions(TypedDict, total=False):
+    """The options of :meth:`Tollhouse.call`, for signatures; what each means is said there."""
+
+    by: str | None
+    scope: str | None
+    group: str | None
+    wait: bool
+    run_when_approved: bool | None
+    max_attempts: int | None
+    attempt_timeout_s: float | None
+    deadline_s: float | None
 
 
 class Tollhouse:
@@ -83,9 +99,13 @@ class Tollhouse:
         core = self._core
         if core.closed:
             return
+        if os.getpid() != self._pid:
+            core.closed = True  # a forked child: everything in here is its parent's
+            return
         await self.services.stop()
         core.closed = True
         await _drain(core, self._settings.grace_s)
+        await self.services.leave(STOP_S)
         await asyncio.to_thread(core.keeper.stop, end=not core.running)
         core.threads.close()
         await core.close_connections()
@@ -93,9 +113,29 @@ class Tollhouse:
 
     # -- calling -----------------------------------------------------------------------------------------
 
+    @overload
     async def call(
         self,
-        tool: Tool[R] | str,
+        tool: Tool[R],
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Outcome[R]: ...
+
+    @overload
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Outcome[Any]: ...
+
+    async def call(
+        self,
+        tool: Tool[Any] | str,
         arguments: Mapping[str, Any] | None = None,
         *,
         key: str | None = None,
@@ -107,7 +147,7 @@ class Tollhouse:
         max_attempts: int | None = None,
         attempt_timeout_s: float | None = None,
         deadline_s: float | None = None,
-    ) -> Outcome[R]:
+    ) -> Outcome[Any]:
         """Pass one call through the gate.
 
         ``key``: who this call is, required but for reads; the same key again replays or waits, it never sends twice.
@@ -269,7 +309,7 @@ class Tollhouse:
         if self._core.closed:
             raise HouseClosed("The house is closed.")
         if os.getpid() != self._pid:
-            raise HouseClosed("This house was opened in another process; a handle does not cross a fork.")
+            raise HouseClosed(CROSSED_FORK)
 
     async def _record(self, key: str) -> CallRecord:
         self._check_open()
@@ -289,7 +329,7 @@ async def _drain(core: Core, grace_s: float) -> None:
     for task in list(core.tasks):
         task.cancel()
     if core.tasks:
-        await asyncio.wait(core.tasks, timeout=2.0)
+        await asyncio.wait(core.tasks, timeout=STOP_S)
 
 
 def _state(state: State | str) -> State:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import os
 import threading
 from collections.abc import Coroutine, Mapping
-from typing import Any, TypeVar
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar, Unpack, overload
 
 from tollhouse.contract.answers import Answer
 from tollhouse.contract.tool import Tool
 from tollhouse.errors import HouseClosed
 from tollhouse.gate.outcome import Outcome
 from tollhouse.gate.view import RecordedCall
-from tollhouse.house.house import Tollhouse
+from tollhouse.house.house import CROSSED_FORK, STOP_S, CallOptions, Tollhouse
 from tollhouse.house.opening import open_house
 from tollhouse.ledger.record import State
 from tollhouse.settings import HouseSettings
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+_ASK_AGAIN = "Open a house and ask for the same key: it says what became of the call."
 
 
 class SyncTollhouse:
@@ -29,6 +34,8 @@ class SyncTollhouse:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._house: Tollhouse | None = None
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
 
     def __enter__(self) -> SyncTollhouse:
         loop = self._loop = asyncio.new_event_loop()
@@ -45,30 +52,43 @@ class SyncTollhouse:
         self.close()
 
     def close(self) -> None:
-        """See :meth:`Tollhouse.close`."""
-        if self._house is not None:
-            self._run(self._house.close())
-            self._house = None
+        """See :meth:`Tollhouse.close`. A call that another thread still waits for then raises :class:`HouseClosed`."""
+        house, self._house = self._house, None
+        if self._pid != os.getpid():
+            return
+        if house is not None:
+            self._run(house.close())
         self._stop_loop()
 
     def _stop_loop(self) -> None:
-        if self._loop is None or self._thread is None:
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is None or self._thread is None:
             return
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        asyncio.run_coroutine_threadsafe(_cancel_others(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
-        self._loop.close()
-        self._loop = None
+        loop.close()
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None or not self._loop.is_running():
-            coroutine.close()
-            raise HouseClosed("The house is closed.")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = self._begin(coroutine)
         try:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()  # ends the wait, not the attempt
             raise
+        except CancelledError:
+            raise HouseClosed("The house was closed meanwhile.", remedy=_ASK_AGAIN) from None
+
+    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._pid != os.getpid():
+            coroutine.close()
+            raise HouseClosed(CROSSED_FORK)
+        with self._lock:  # so that nothing is begun on a loop that is about to stop
+            if self._loop is None:
+                coroutine.close()
+                raise HouseClosed("The house is closed.")
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     @property
     def _opened(self) -> Tollhouse:
@@ -76,17 +96,36 @@ class SyncTollhouse:
             raise HouseClosed("The house is not open.", remedy="Use it inside `with Tollhouse.open_sync(...)`.")
         return self._house
 
+    @overload
     def call(
         self,
-        tool: Tool[Any] | str,
+        tool: Tool[R],
         arguments: Mapping[str, Any] | None = None,
         *,
         key: str | None = None,
-        **options: Any,
+        **options: Unpack[CallOptions],
+    ) -> Outcome[R]: ...
+
+    @overload
+    def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Outcome[Any]: ...
+
+    def call(
+        self,
+        tool: Any,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Outcome[Any]:
         """See :meth:`Tollhouse.call`."""
-        name: Any = tool
-        return self._run(self._opened.call(name, arguments, key=key, **options))
+        return self._run(self._opened.call(tool, arguments, key=key, **options))
 
     def get(self, key: str) -> RecordedCall:
         """See :meth:`Tollhouse.get`."""
@@ -157,6 +196,15 @@ class SyncTollhouse:
     def tools(self) -> builtins.list[Tool[Any]]:
         """See :attr:`Tollhouse.tools`."""
         return self._opened.tools
+
+
+async def _cancel_others() -> None:
+    """End what still runs on this loop, so that no thread waits for ever for an answer that nobody will give."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=STOP_S)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

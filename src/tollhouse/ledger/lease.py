@@ -7,6 +7,7 @@ reports as late, and never sends again.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import socket
@@ -18,6 +19,8 @@ from pathlib import Path
 from tollhouse.errors import InvalidSetting, TollhouseError
 from tollhouse.ledger.clock import StoreClock
 from tollhouse.ledger.store import LeaseConnection, Owner, Renewal
+
+log = logging.getLogger("tollhouse")
 
 LEASE_S_LEAST = 0.2
 LEASE_S_MOST = 3600.0
@@ -101,8 +104,10 @@ class LeaseKeeper:
             try:
                 self._renew()
                 self.failures = 0
-            except TollhouseError:
+            except Exception as error:  # whatever a driver raises, this thread must try again
                 self.failures += 1  # the lease runs on until its end; senders look at that, not at this
+                if self.failures == 1:
+                    log.warning("lease_not_renewed error_type=%s", type(error).__name__)
 
     def _renew(self) -> None:
         assert self._connection is not None

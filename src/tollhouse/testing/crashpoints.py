@@ -143,7 +143,7 @@ class Crashes:
 def _happen(crash: Crash, point: str) -> None:
     if crash.action is Action.RAISE:
         raise crash.error(f"The crash point {point} was reached.")
-    # Sent to this very thread, so that it runs not one more instruction; it ends or stops the whole process all the same.
+    # Sent to this very thread, which runs not one more instruction; it is the whole process that ends or stops.
     signal.pthread_kill(threading.get_ident(), signal.SIGKILL if crash.action is Action.KILL else signal.SIGSTOP)
 
 
