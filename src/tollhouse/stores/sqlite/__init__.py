@@ -7,12 +7,12 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tollhouse.errors import StoreLocked, StoreReadOnly, StoreUnavailable, StoreURLInvalid
 from tollhouse.stores.common.migrations import SchemaReport
 from tollhouse.stores.sqlite import owners, schema
-from tollhouse.stores.sqlite.clock import NeverBack
+from tollhouse.stores.sqlite.clock import NeverBack, wall_us
 from tollhouse.stores.sqlite.connections import Connections, connect, open_connections, patiently, pragma
 from tollhouse.stores.sqlite.errors import store_error
 from tollhouse.stores.sqlite.filelock import FileLock
@@ -22,12 +22,19 @@ from tollhouse.stores.sqlite.target import Target, parse, require_durable
 __all__ = ["SqliteStore", "check", "open_store", "upgrade"]
 
 
-async def open_store(url: str, *, volatile: bool = False, busy_timeout_s: float = 10.0) -> SqliteStore:
-    """The store at a ``sqlite://`` URL, created if its file is missing or empty; see ``tollhouse.stores``."""
+async def open_store(
+    url: str, *, volatile: bool = False, busy_timeout_s: float = 10.0, wall: Callable[[], int] = wall_us
+) -> SqliteStore:
+    """The store at a ``sqlite://`` URL, created if its file is missing or empty; see ``tollhouse.stores``.
+
+    ``wall``: the time of day in microseconds, which the store's clock follows.
+    """
     target = parse(url)
     if not volatile:
         require_durable(target)
-    connections, lock, clock = await asyncio.to_thread(_open, target, busy_timeout_s)
+    connections, lock, last_us = await asyncio.to_thread(_open, target, busy_timeout_s)
+    clock = NeverBack(wall)
+    clock.now_us(at_least_us=last_us)
     return SqliteStore(target, connections, lock, clock, busy_timeout_s)
 
 
@@ -51,7 +58,8 @@ def _with_file(url: str) -> Target:
     return target
 
 
-def _open(target: Target, busy_timeout_s: float) -> tuple[Connections, FileLock, NeverBack]:
+def _open(target: Target, busy_timeout_s: float) -> tuple[Connections, FileLock, int]:
+    """The store's connections and lock, and the last time that an owner was judged by."""
     deadline_s = time.monotonic() + busy_timeout_s
     with _our_errors(target), contextlib.ExitStack() as undo:
         lock = _lock_file(target)
@@ -65,10 +73,9 @@ def _open(target: Target, busy_timeout_s: float) -> tuple[Connections, FileLock,
                 patiently(lambda: schema.create_if_empty(writer), deadline_s)
             version, floor = schema.versions(writer)
         schema.SCHEMA.require(version, floor)
-        clock = NeverBack()
-        clock.now_us(at_least_us=owners.last_decision_us(writer))
+        last_us = owners.last_decision_us(writer)
         undo.pop_all()
-        return connections, lock, clock
+        return connections, lock, last_us
 
 
 def _upgrade(target: Target) -> list[str]:

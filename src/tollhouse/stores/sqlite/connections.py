@@ -22,7 +22,7 @@ _SYNCHRONOUS_CODES = {"OFF": 0, "NORMAL": 1, "FULL": 2, "EXTRA": 3}
 _RETRY_S = 0.005
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Handle:
     """A connection and the lock under which threads take turns on it."""
 
@@ -64,10 +64,13 @@ class Connections:
 
 def open_connections(target: Target) -> Connections:
     """The connections of one store, on a database whose schema is there."""
-    writer = Handle(connect(target))
-    if target.path is None:
-        return Connections(writer, writer, writer)
-    return Connections(writer, Handle(connect(target)), Handle(connect(target)))
+    with contextlib.ExitStack() as undo:
+        handles = []
+        for _ in range(1 if target.path is None else 3):
+            handles.append(Handle(connect(target)))
+            undo.callback(handles[-1].close)
+        undo.pop_all()
+    return Connections(handles[0], handles[-1], handles[len(handles) // 2])
 
 
 def connect(target: Target, *, read_only: bool = False) -> sqlite3.Connection:

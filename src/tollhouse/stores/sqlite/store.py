@@ -140,6 +140,7 @@ class SqliteStore:
 
     async def _read_many(self, reading: Callable[..., T], *arguments: Any) -> T:
         """A reading of many rows, off the event loop's thread."""
+        self._require_open()
         deadline_s = None
         while True:
             try:

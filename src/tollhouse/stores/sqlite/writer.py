@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import copy
 import sqlite3
 import threading
 import time
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tollhouse.errors import StoreLocked, StoreUnavailable
+from tollhouse.errors import StoreLocked
 from tollhouse.ledger.store import Counters, Written
 from tollhouse.stores.common.errors import closed
 from tollhouse.stores.sqlite.apply import Item
@@ -168,7 +169,7 @@ class Writer:
         self._waits_for_lock = True
         try:
             begun = self._pen.begin_in_turn(self._has_work)
-        except StoreUnavailable as error:
+        except Exception as error:
             return self._fail_all(error)
         finally:
             self._waits_for_lock = False
@@ -193,13 +194,11 @@ class Writer:
             taken = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH_MAX))]
         return [e for e in taken if isinstance(e, Job) or e.future.set_running_or_notify_cancel()]
 
-    def _fail_all(self, error: StoreUnavailable) -> list[Entry]:
-        with self._changed:
-            failed = list(self._queue)
-            self._queue.clear()
-        failed = [e for e in failed if isinstance(e, Job) or e.future.set_running_or_notify_cancel()]
+    def _fail_all(self, error: Exception) -> list[Entry]:
+        """Nobody could begin. Each gets an error of its own, since a traceback grows with every raise."""
+        failed = self._take()
         for entry in failed:
-            entry.fail(type(error)(error.cause, remedy=error.remedy))
+            entry.fail(copy.copy(error))
         return failed
 
     def _deliver(self, batch: Sequence[Entry]) -> None:

@@ -49,7 +49,7 @@ CREATE INDEX calls_rare ON calls (tenant, state, created_at_us, key) WHERE state
 CREATE INDEX calls_contradicted ON calls (tenant, created_at_us, key) WHERE contradicted = 1;
 -- What a sweeper and a worker look for.
 CREATE INDEX calls_open_owners ON calls (tenant, open_owners) WHERE open_owners IS NOT NULL;
-CREATE INDEX calls_due ON calls (tenant, due_at_us) WHERE due_at_us IS NOT NULL;
+CREATE INDEX calls_due ON calls (tenant, due_at_us, key) WHERE due_at_us IS NOT NULL;
 -- Twins of a scope; two that arrive at the same moment meet on the slot.
 CREATE INDEX calls_twins ON calls (tenant, scope, tool, digest) WHERE scope IS NOT NULL;
 CREATE UNIQUE INDEX calls_repeat_slot ON calls (tenant, repeat_slot) WHERE repeat_slot IS NOT NULL;
