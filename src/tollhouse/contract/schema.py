@@ -59,11 +59,14 @@ class Schema:
 
     @property
     def result(self) -> TypeAdapter[Any]:
-        """The adapter of the result type; built at first use, since most processes never need most tools'."""
+        """The adapter of the result type; built at first use, since most processes never need most tools'.
+
+        Never raises: the effect has happened by then, whatever the type does while its schema is made.
+        """
         if self._result is None:
             try:
                 self._result = TypeAdapter(self.result_type)
-            except (PydanticSchemaGenerationError, PydanticUserError):
+            except Exception:
                 self._result = TypeAdapter(Any)
         return self._result
 

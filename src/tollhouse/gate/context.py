@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tollhouse.contract.answers import NotSent
 from tollhouse.contract.context import CallContext
@@ -84,6 +84,8 @@ class Context(CallContext):
         """What ``ctx.http`` has put on the wire: nothing after this can be *not sent*."""
         self._begun = threading.Lock()
         self.started = False
+        self.thread: asyncio.Future[Any] | None = None
+        """Where the function of a ``def`` tool runs."""
         self._stopped: str | None = None
 
     @property

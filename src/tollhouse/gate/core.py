@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tollhouse.contract.terms import Terms
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     import httpx2
 
 log = logging.getLogger("tollhouse")
+
+NEVER_STARTED_MOST = 100_000
 
 Listener = Callable[[str, Mapping[str, Any]], None]
 """``on_event(kind, facts)``: called on the house's loop for every doubt that appears, ages or is contradicted, and for
@@ -75,7 +78,9 @@ class Core:
         self.secrets = secrets
         self.running: dict[str, Context] = {}
         """Attempts of this process that are under way, by attempt id."""
-        self.never_started: set[str] = set()
+        self.beginning: set[str] = set()
+        """Attempts whose first commit is under way: not running yet, and no leftovers either."""
+        self.never_started: dict[str, None] = {}
         """Attempts whose commit 1 was not acknowledged: they sent nothing, whatever the store holds."""
         self.tasks: set[asyncio.Task[Any]] = set()
         self.closed = False
@@ -105,6 +110,16 @@ class Core:
     async def read_fence(self, tenant: str, key: str) -> Fence | None:
         return await self.store.fence(tenant, key)
 
+    def is_at(self, attempt_id: str) -> bool:
+        """Whether this process is running that attempt, or about to."""
+        return attempt_id in self.running or attempt_id in self.beginning
+
+    def note_never_started(self, attempt_id: str) -> None:
+        """Remember an attempt that sent nothing. Beyond the bound the oldest are forgotten: they count as unknown."""
+        self.never_started[attempt_id] = None
+        if len(self.never_started) > NEVER_STARTED_MOST:
+            del self.never_started[next(iter(self.never_started))]
+
     # -- tasks of the house ------------------------------------------------------------------------------
 
     def spawn(self, coroutine: Any) -> None:
@@ -124,13 +139,15 @@ class Core:
         """One log line with stable fields, and the listener. Never raises."""
         fields = {"tenant": self.tenant, **facts}
         level = logging.WARNING if kind.startswith(("doubt_appeared", "doubt_aged", "contradiction")) else logging.INFO
-        log.log(level, "%s %s", kind, " ".join(f"{k}={v}" for k, v in fields.items()), extra={"tollhouse": fields})
+        with suppress(Exception):  # a handler of somebody's logging may raise, too
+            log.log(level, "%s %s", kind, " ".join(f"{k}={v}" for k, v in fields.items()), extra={"tollhouse": fields})
         if self._on_event is None:
             return
         try:
             self._on_event(kind, fields)
         except Exception:
-            log.exception("on_event raised")
+            with suppress(Exception):
+                log.exception("on_event raised")
 
     def tell_of(self, before: CallRecord | None, record: CallRecord) -> None:
         """Say what everybody must hear about: a doubt that appeared or ended, a contradiction, a hold."""
@@ -158,6 +175,8 @@ class Core:
         try:
             await asyncio.wait_for(future, most_s)
         except TimeoutError:
+            pass
+        finally:
             waiting = self._settled.get(key, [])
             if future in waiting:
                 waiting.remove(future)

@@ -45,7 +45,7 @@ def _may_have_left(error: BaseException, context: Context) -> bool:
 
 def _speaks_for_all(error: BaseException, context: Context) -> bool:
     """A rejection of one request says nothing about another that was not answered, whoever claims it."""
-    return context.sends.rejection_counts(getattr(error, "response", None))
+    return context.sends.rejection_counts(_attribute(error, "response"))
 
 
 def names_rejection(tool: Tool[Any], error: BaseException) -> bool:
@@ -79,7 +79,7 @@ def rejected_statuses(tool: Tool[Any]) -> frozenset[int]:
 def is_transient(error: BaseException | None, ending: Ending) -> bool:
     """Whether sending again by itself may help: never a programming error, never a plain rejection."""
     if ending.outcome is AttemptOutcome.NOT_SENT:
-        return isinstance(error, ConnectionNotMade) or (error is not None and _is_network_error(error))
+        return error is not None and (_is_network_error(error) or _is_network_error(error.__cause__))
     if ending.outcome is AttemptOutcome.REJECTED:
         return isinstance(error, Rejected) and error.transient
     return ending.outcome is AttemptOutcome.UNKNOWN
@@ -94,19 +94,27 @@ def is_transient_read_error(error: BaseException) -> bool:
     return _status(error) in (408, 429, 500, 502, 503, 504)
 
 
-def _is_network_error(error: BaseException) -> bool:
-    if isinstance(error, ConnectionError | TimeoutError | OSError):
+def _is_network_error(error: BaseException | None) -> bool:
+    if isinstance(error, ConnectionNotMade | OSError):
         return True
     return any(base.__name__ == "TransportError" for base in type(error).__mro__)
 
 
 def _status(error: BaseException) -> int | None:
-    for holder in (getattr(error, "response", None), error):
+    for holder in (_attribute(error, "response"), error):
         for name in ("status_code", "status", "code"):
-            value = getattr(holder, name, None)
+            value = _attribute(holder, name)
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
     return None
+
+
+def _attribute(holder: object, name: str) -> Any:
+    """An attribute of somebody's exception, whose properties may raise."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        return None
 
 
 def error_record(error: BaseException, secrets: dict[str, str] | None = None) -> Json:

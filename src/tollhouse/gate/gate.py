@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from tollhouse.contract.terms import US, Effect
 from tollhouse.contract.tool import Tool
@@ -19,36 +20,44 @@ from tollhouse.errors import (
     CallInFlight,
     HouseClosed,
     InvalidArguments,
+    InvalidKey,
+    InvalidSetting,
     Refused,
     StoreUnavailable,
     TollhouseError,
-    UnknownTool,
 )
 from tollhouse.gate.approval import lapsed, question
 from tollhouse.gate.core import Core
-from tollhouse.gate.gates import Judgement, judge
+from tollhouse.gate.gates import Judgement
+from tollhouse.gate.leftovers import begin, end_leftover
 from tollhouse.gate.outcome import Outcome, check_same_call, error_of, made, outcome_of
+from tollhouse.gate.planning import Plan, Planner
 from tollhouse.gate.reads import ReadRun
-from tollhouse.gate.request import Options, Request, new_record, repeat_check, request_of
+from tollhouse.gate.request import (
+    Options,
+    Request,
+    new_record,
+    principal_of,
+    repeat_check,
+    request_of,
+    tool_name_of,
+)
 from tollhouse.gate.sending import Sending
-from tollhouse.gate.verdicts import Asked
 from tollhouse.ledger.change import Change
-from tollhouse.ledger.codec import from_tree, loads
+from tollhouse.ledger.codec import loads
 from tollhouse.ledger.decisions import expire, gate_denied, lapse
 from tollhouse.ledger.digest import EncodedArguments
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.lifecycle import Forbidden
-from tollhouse.ledger.record import SETTLED, Attempt, AttemptOutcome, CallRecord, Lost, State, replace
+from tollhouse.ledger.record import SETTLED, Attempt, CallRecord, State, replace
 from tollhouse.ledger.steps import (
     Ending,
     Start,
     depart,
-    end_attempt,
     first_departure,
     first_hold,
     first_record,
     first_refusal,
-    owner_lost,
     resend,
 )
 from tollhouse.ledger.store import Refusal
@@ -63,14 +72,6 @@ SettleFirst = Callable[[CallRecord], Awaitable[CallRecord]]
 """Asked before a doubt is answered: look once whether it can be settled now. Returns the record as it then stands."""
 
 
-class Plan(NamedTuple):
-    """A request that passed validation and was judged."""
-
-    tool: Tool[Any]
-    arguments: dict[str, Any]
-    judgement: Judgement
-
-
 class Gate:
     """See the module's docstring. ``visible``: whether this principal may see the tool at all."""
 
@@ -80,7 +81,8 @@ class Gate:
         settle_first: SettleFirst,
         visible: Callable[[str, str], bool] = lambda _principal, _tool: True,
     ) -> None:
-        self._core, self._settle_first, self._visible = core, settle_first, visible
+        self._core, self._settle_first = core, settle_first
+        self._planner = Planner(core, visible)
 
     async def call(
         self, tool: Tool[Any] | str, arguments: Mapping[str, Any], key: Any, options: Options | None = None
@@ -89,43 +91,40 @@ class Gate:
         core = self._core
         if core.closed:
             raise HouseClosed("The house is closed.")
-        request = request_of(core, tool, arguments, key, options or Options())
-        if request.tool is None or not self._visible(request.principal, request.tool_name):
-            return await self._recorded_or(request, _unknown(core, request))
+        options = options or Options()
+        name, principal = tool_name_of(tool), principal_of(core, options)
+        if name in core.tools.names() and not self._planner.sees(principal, name):
+            raise self._turned_away(self._planner.unknown(name, principal), name, None)
+        try:
+            request = request_of(core, name, arguments, key, options)
+        except (InvalidArguments, InvalidKey, InvalidSetting) as mistake:
+            wrong = mistake if core.tools.get(name) is not None else self._planner.unknown(name, principal)
+            raise self._turned_away(wrong, name, None) from None
+        if request.tool is None:
+            return await self._recorded_or(request, self._planner.unknown(name, principal))
         if request.tool.effect is Effect.READ and request.tool.terms.approval is None:
             return await self._read(request, request.tool)
         return await self._new(request, request.tool)
+
+    def _turned_away(self, error: TollhouseError, name: str, key: str | None) -> TollhouseError:
+        """The error, audited: nothing of such a request is stored."""
+        error.key = error.key or key
+        self._core.tell("call_turned_away", key=error.key, tool=name[:80], code=error.code)
+        return error
 
     # -- a key that may be new ---------------------------------------------------------------------------
 
     async def _new(self, request: Request, tool: Tool[Any]) -> Outcome[Any]:
         try:
-            plan = await self._plan(tool, request.arguments.tree, request.arguments.digest, request, 0)
+            plan = await self._planner.new(request, tool)
         except InvalidArguments as invalid:
             return await self._recorded_or(request, invalid)
         judgement = plan.judgement
         if judgement.denial is not None and not judgement.denial.stored:
-            denied = Refused(f"{judgement.denied_by} denied it: {judgement.denial.cause}", key=request.key)
-            return await self._recorded_or(request, denied)
+            return await self._recorded_or(request, _denied(judgement, request.key))
         if judgement.denial is not None or judgement.holds:
             return await self._insert_unsent(request, plan)
         return await self._insert_departed(request, plan)
-
-    async def _plan(
-        self, tool: Tool[Any], tree: Any, digest: str, request: Request, sent_before: int, scope: str | None = None
-    ) -> Plan:
-        values = tool.schema.validate(from_tree(tree), key=request.key)
-        asked = Asked(
-            self._core.tenant,
-            request.principal,
-            tool,
-            request.key,
-            values,
-            scope or request.options.scope,
-            digest,
-            sent_before,
-        )
-        return Plan(tool, values, await judge(self._core, asked))
 
     async def _insert_departed(self, request: Request, plan: Plan) -> Outcome[Any]:
         core, sibling = self._core, False
@@ -138,9 +137,8 @@ class Gate:
             change = first_departure(new, start, _asked_as(request, plan.judgement))
             write = write_of(change, start.id, owner=start.owner, repeat=repeat_check(request, plan.tool))
             try:
-                (written,) = await core.store.write(write)
+                (written,) = await begin(core, request.key, start.id, partial(core.store.write, write))
             except StoreUnavailable as away:
-                core.never_started.add(start.id)
                 raise _nothing_sent(away, request.key) from away
             if written.applied:
                 return await self._send(write.record, start.id, plan, request)
@@ -152,7 +150,7 @@ class Gate:
             if written.record is not None:
                 return await self._recorded(request, written.record)
             await asyncio.sleep(POLL_FIRST_S)  # taken for lost: the lease keeper begins a new incarnation
-        raise StoreUnavailable("This process lost its lease and could not begin a new one.", key=request.key)
+        raise _no_lease(request.key)
 
     async def _insert_repeat(self, request: Request, plan: Plan, twin: CallRecord) -> Outcome[Any]:
         now_us = self._core.clock.now_us()
@@ -201,20 +199,21 @@ class Gate:
         record = await self._core.store.get(self._core.tenant, request.key) if request.key_given else None
         if record is not None:
             return await self._recorded(request, record)
-        error.key = error.key or (request.key if request.key_given else None)
-        self._core.tell("call_turned_away", key=error.key, tool=request.tool_name, code=error.code)
-        raise error
+        raise self._turned_away(error, request.tool_name, request.key if request.key_given else None)
 
     async def _recorded(self, request: Request, record: CallRecord) -> Outcome[Any]:
         """Answer for a recorded call: replay, wait, settle first, or send it if it is ready."""
         check_same_call(record, request.tool_name, request.arguments.digest)
-        until = asyncio.get_running_loop().time() + record.limits.deadline_s
+        until = asyncio.get_running_loop().time() + _longest_wait_s(request, record)
         pause_s, settled_first = POLL_FIRST_S, False
         while True:
             if record.contradicted:
                 raise error_of(record)
             if record.state is State.READY:
                 return await self._depart_ready(request, record)
+            if record.state is State.HELD and _has_expired(record, self._core.clock.now_us()):
+                record = await self._expire(record)
+                continue
             if record.state is State.IN_DOUBT and not settled_first:
                 settled_first = True
                 record = await self._settle_first(record)
@@ -222,7 +221,7 @@ class Gate:
             if record.state is not State.DEPARTED:
                 adapter = request.tool.schema.result if request.tool is not None else None
                 return await outcome_of(record, self._core.store, adapter, replayed=record.state in SETTLED)
-            if (ended := await self._end_own_leftover(record)) is not None:
+            if (ended := await end_leftover(self._core, record)) is not None:
                 record = ended
                 continue
             left_s = until - asyncio.get_running_loop().time()
@@ -238,61 +237,50 @@ class Gate:
             raise StoreUnavailable(f"The row of {record.key} is gone from the store.", key=record.key, sent="maybe")
         return fresh
 
-    async def _end_own_leftover(self, record: CallRecord) -> CallRecord | None:
-        """End attempts in this process's name that it is not running: never started is *not sent*, else *unknown*."""
-        core = self._core
-        for attempt in record.attempts:
-            if not attempt.running or attempt.owner != core.owner_id or attempt.id in core.running:
-                continue
-            now_us = core.clock.now_us()
-            if attempt.id in core.never_started:
-                ending = Ending(AttemptOutcome.NOT_SENT, error={"type": "store", "message": "Never started."})
-                change = end_attempt(record, attempt.id, ending, now_us)
-            else:
-                change = owner_lost(record, attempt.owner, now_us, Lost.DEAD, now_us)
-            try:
-                after = await commit(core.store, change, f"{attempt.id}:leftover")
-            except Stale as stale:
-                return stale.record
-            core.never_started.discard(attempt.id)
-            core.tell_of(record, after)
-            return after
-        return None
+    async def _expire(self, record: CallRecord) -> CallRecord:
+        """A hold whose time is over is refused, whoever finds it."""
+        try:
+            after = await commit(
+                self._core.store, expire(record, self._core.clock.now_us()), self._core.ids.new(Prefix.DECISION)
+            )
+        except Stale as stale:
+            return stale.record or record
+        self._core.tell_of(record, after)
+        return after
 
     # -- departures of calls that are ready --------------------------------------------------------------
 
     async def run_ready(self, record: CallRecord) -> Outcome[Any]:
         """Send a ready call as its stored row says; for workers. Raises :class:`UnknownTool` without the tool."""
-        tool = self._core.tools.get(record.tool)
-        stored = loads(record.arguments)
+        return await self._depart_ready(self._stored_request(record), record)
+
+    def _stored_request(self, record: CallRecord) -> Request:
         options = Options(by=record.requested_by, scope=record.scope, group=record.group)
-        encoded = _as_encoded(stored, record)
-        request = Request(tool, record.tool, record.key, True, encoded, record.requested_by, options)
-        if tool is None:
-            raise _unknown(self._core, request)
-        return await self._depart_ready(request, record)
+        encoded = EncodedArguments(loads(record.arguments), record.arguments, record.request_digest)
+        tool = self._core.tools.get(record.tool)
+        return Request(tool, record.tool, record.key, True, encoded, record.requested_by, options)
 
     async def _depart_ready(self, request: Request, record: CallRecord) -> Outcome[Any]:
         """All gates again, over the stored call; then the departure, compare-and-set."""
         if request.tool is None:
-            raise _unknown(self._core, request)
-        tool = request.tool
-        plan = await self._plan(
-            tool, loads(record.arguments), record.digest, request, len(record.attempts), record.scope
-        )
-        start = self._start(record, self._core.clock.now_us())
-        step = self._ready_step(record, plan, start, request)
-        core = self._core
-        try:
-            after = await commit(core.store, step, start.id, owner=start.owner)
-        except Stale as stale:
-            return await self._recorded(request, stale.record or await self._reread(record))
-        except OwnerGone:
-            await asyncio.sleep(POLL_FIRST_S)
-            return await self._recorded(request, await self._reread(record))
-        except StoreUnavailable as away:
-            core.never_started.add(start.id)
-            raise _nothing_sent(away, record.key) from away
+            raise self._planner.unknown(request.tool_name, request.principal)
+        core, tool = self._core, request.tool
+        plan = await self._planner.recorded(request, tool, record)
+        for _ in range(OWNER_TRIES):
+            start = self._start(record, core.clock.now_us())
+            step = self._ready_step(record, plan, start, request)
+            write = partial(commit, core.store, step, start.id, owner=start.owner)
+            try:
+                after = await begin(core, record.key, start.id, write)
+                break
+            except Stale as stale:
+                return await self._recorded(request, stale.record or await self._reread(record))
+            except StoreUnavailable as away:
+                raise _nothing_sent(away, record.key) from away
+            except OwnerGone:
+                await asyncio.sleep(POLL_FIRST_S)
+        else:
+            raise _no_lease(record.key)
         if after.state is State.DEPARTED:
             return await self._send(after, start.id, plan, request)
         core.tell_of(record, after)
@@ -301,20 +289,17 @@ class Gate:
     async def resend(self, record: CallRecord) -> CallRecord:
         """Send a doubt again under guards D and R, for the reconciler; returns the record once that attempt has ended
         or its wait is over. Raises :class:`Forbidden` where a guard or a gate says no, and the doubt stays."""
-        tool = self._core.tools.get(record.tool)
-        options = Options(by=record.requested_by, scope=record.scope, group=record.group)
-        encoded = _as_encoded(loads(record.arguments), record)
-        request = Request(tool, record.tool, record.key, True, encoded, record.requested_by, options)
-        if tool is None:
-            raise _unknown(self._core, request)
-        plan = await self._plan(tool, encoded.tree, record.digest, request, len(record.attempts), record.scope)
+        request = self._stored_request(record)
+        if (tool := request.tool) is None:
+            raise self._planner.unknown(request.tool_name, request.principal)
+        plan = await self._planner.recorded(request, tool, record)
         if plan.judgement.denial is not None or lapsed(record, tool, plan.judgement.holds) is not None:
             raise Forbidden("gates", "A gate refuses to let it be sent again.")
         start = self._start(record, self._core.clock.now_us())
+        step = resend(record, start, tool.terms, {"by": "reconciler"})
+        write = partial(commit, self._core.store, step, start.id, owner=start.owner)
         try:
-            after = await commit(
-                self._core.store, resend(record, start, tool.terms, {"by": "reconciler"}), start.id, owner=start.owner
-            )
+            after = await begin(self._core, record.key, start.id, write)
         except Stale as stale:
             return stale.record or record
         sending = self._sending(after, plan, request)
@@ -326,6 +311,8 @@ class Gate:
         approval = record.approval
         if approval is not None and now_us >= approval.expires_at_us:
             return expire(record, now_us)
+        if judgement.denial is not None and not judgement.denial.stored:
+            raise _denied(judgement, record.key)
         if judgement.denial is not None:
             return gate_denied(record, judgement.denied_by or "gate", judgement.error, now_us)
         if (why := lapsed(record, plan.tool, judgement.holds)) is not None:
@@ -351,14 +338,17 @@ class Gate:
 
     def _sending(self, record: CallRecord, plan: Plan, request: Request) -> Sending:
         async def gates_pass(current: CallRecord) -> bool:
-            again = await self._plan(
-                plan.tool, loads(current.arguments), current.digest, request, len(current.attempts), current.scope
-            )
-            judgement = again.judgement
+            judgement = (await self._planner.recorded(request, plan.tool, current)).judgement
             return judgement.denial is None and lapsed(current, plan.tool, judgement.holds) is None
 
         return Sending(
-            self._core, plan.tool, plan.arguments, record, principal=request.principal, gates_pass=gates_pass
+            self._core,
+            plan.tool,
+            plan.arguments,
+            record,
+            principal=request.principal,
+            secrets=plan.secrets,
+            gates_pass=gates_pass,
         )
 
     async def _answer(self, sending: Sending) -> Outcome[Any]:
@@ -370,8 +360,11 @@ class Gate:
         record = answered.record
         if record.contradicted or record.state not in (State.SUCCEEDED, State.ACCEPTED):
             raise error_of(record, answered.error)
-        value = answered.kept.value if answered.kept is not None else None
-        return made(record, value, replayed=False)
+        kept = answered.kept
+        if kept is not None and kept.stored == record.result:
+            return made(record, kept.value, replayed=False)
+        # What is on record is another attempt's result, or less than what this one returned: replays get that, too.
+        return await outcome_of(record, self._core.store, sending.adapter, replayed=False)
 
     # -- reads -------------------------------------------------------------------------------------------
 
@@ -382,13 +375,15 @@ class Gate:
             if record is not None:
                 return await self._recorded(request, record)
         try:
-            plan = await self._plan(tool, request.arguments.tree, request.arguments.digest, request, 0)
+            plan = await self._planner.new(request, tool)
         except InvalidArguments as invalid:
             return await self._recorded_or(request, invalid)
-        if plan.judgement.denial is not None or plan.judgement.holds:
+        if (denial := plan.judgement.denial) is not None and not denial.stored:
+            return await self._recorded_or(request, _denied(plan.judgement, request.key))
+        if denial is not None or plan.judgement.holds:
             return await self._insert_unsent(request, plan)
         new = new_record(self._core, request, tool, self._core.clock.now_us())
-        run = ReadRun(self._core, tool, plan.arguments, new, request.principal)
+        run = ReadRun(self._core, tool, plan.arguments, new, request.principal, plan.secrets)
         ending = await run.run()
         return await self._record_read(request, plan, new, run, ending)
 
@@ -401,7 +396,8 @@ class Gate:
         try:
             (written,) = await self._core.store.write(write)
         except StoreUnavailable as away:
-            raise _nothing_sent(away, request.key) from away
+            key = request.key if request.key_given else None
+            raise type(away)(away.cause, remedy=away.remedy, key=key, sent="yes") from away
         if not written.applied:
             assert written.record is not None
             return await self._recorded(request, written.record)
@@ -425,14 +421,23 @@ def _attempt_of(record: CallRecord, attempt_id: str) -> Attempt:
     return attempt
 
 
-def _as_encoded(tree: Any, record: CallRecord) -> EncodedArguments:
-    return EncodedArguments(tree, record.arguments, record.request_digest)
+def _denied(judgement: Judgement, key: str) -> Refused:
+    """A denial that no row remembers."""
+    return Refused(str(judgement.error["message"]), key=key)
 
 
-def _unknown(core: Core, request: Request) -> UnknownTool:
-    known = core.tools.names()
-    near = f" Known here: {', '.join(known[:10])}." if known else " No tools are registered here."
-    return UnknownTool(f"No tool named {request.tool_name[:80]!r} is registered.{near}")
+def _longest_wait_s(request: Request, record: CallRecord) -> float:
+    """How long this caller waits for another's attempt: as long as the call may take, or less if it says so."""
+    own_s = request.options.deadline_s
+    return record.limits.deadline_s if own_s is None else min(own_s, record.limits.deadline_s)
+
+
+def _has_expired(record: CallRecord, now_us: int) -> bool:
+    return record.approval is not None and now_us >= record.approval.expires_at_us
+
+
+def _no_lease(key: str) -> StoreUnavailable:
+    return StoreUnavailable("This process lost its lease and could not begin a new one.", key=key)
 
 
 def _nothing_sent(away: StoreUnavailable, key: str) -> StoreUnavailable:

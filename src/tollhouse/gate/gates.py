@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from tollhouse.gate.core import Core, log
 from tollhouse.gate.verdicts import Asked, Check, Deny, Hold, Pass, Verdict
@@ -52,7 +52,11 @@ _VERDICTS = (Pass, Deny, Hold)
 async def _ask(gate: Check, asked: Asked) -> Verdict:
     try:
         verdict: Verdict | Awaitable[Verdict] = gate.check(asked)
-        return verdict if isinstance(verdict, _VERDICTS) else await verdict
+        if not isinstance(verdict, _VERDICTS):
+            verdict = await verdict
+        if isinstance(cast(object, verdict), _VERDICTS):
+            return verdict
+        return Deny(f"the gate itself failed (it answered {type(verdict).__name__})", code="gate_failed")
     except Exception as error:
         log.exception("gate_failed", extra={"gate": gate.name})
         return Deny(f"the gate itself failed ({type(error).__name__})", code="gate_failed")

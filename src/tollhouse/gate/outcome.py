@@ -99,6 +99,8 @@ def _error_of(record: CallRecord) -> TollhouseError:
             return CallFailed(f"{key} failed: {why}", key=key, sent=sent)
         case State.COMPENSATED:
             return Compensated(f"{key} took effect and was undone by {record.compensated_by}.", key=key)
+        case State.READY if sent != "no":  # a read that was abandoned, or a call before its next round
+            return CallFailed(f"{key} may go again: {why}", key=key, sent=sent, remedy=CallNotSent.default_remedy)
         case State.READY:
             return CallNotSent(f"{key} was not sent: {why}", key=key, sent=sent)
         case _:

@@ -24,10 +24,16 @@ class ReadRun:
     """One read in this process: up to ``max_attempts`` tries within ``deadline_s``, then its ending."""
 
     def __init__(
-        self, core: Core, tool: Tool[Any], arguments: Mapping[str, Any], record: CallRecord, principal: str
+        self,
+        core: Core,
+        tool: Tool[Any],
+        arguments: Mapping[str, Any],
+        record: CallRecord,
+        principal: str,
+        secrets: Mapping[str, str],
     ) -> None:
         self._core, self._tool, self._arguments = core, tool, arguments
-        self._record, self._principal = record, principal
+        self._record, self._principal, self._secrets = record, principal, secrets
         self.attempts: list[Attempt] = []
         self.error: BaseException | None = None
         self.kept: Kept | None = None
@@ -58,7 +64,7 @@ class ReadRun:
             acknowledged_local_us=core.local_us(),
             loop=asyncio.get_running_loop(),
             principal=self._principal,
-            secrets=core.secrets(self._tool.name),
+            secrets=self._secrets,
             rejected_statuses=rejected_statuses(self._tool),
         )
         ending = await self._run(context, (send_by_us - now_us) / US)
@@ -73,9 +79,9 @@ class ReadRun:
         try:
             async with asyncio.timeout(most_s):
                 value = await self._call(context)
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _caller_cancelled():
+                raise
             self.error = error
             return Ending(AttemptOutcome.UNKNOWN, error=error_record(error, context.secrets))
         finally:
@@ -93,6 +99,12 @@ class ReadRun:
         if self._tool.is_async:
             return await self._tool.fn(**arguments)
         return await self._core.threads.run(self._tool.fn, **arguments)
+
+
+def _caller_cancelled() -> bool:
+    """Whether it is the caller who left, and not the tool that raised CancelledError by itself."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 class ReadContext(Context):

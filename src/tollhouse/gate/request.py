@@ -10,7 +10,7 @@ from typing import Any
 
 from tollhouse.contract.terms import US, Effect
 from tollhouse.contract.tool import Tool
-from tollhouse.errors import InvalidArguments, InvalidKey, InvalidSetting
+from tollhouse.errors import InvalidArguments, InvalidKey, InvalidSetting, UnknownTool
 from tollhouse.gate.core import Core
 from tollhouse.ledger.digest import EncodedArguments, encode_arguments
 from tollhouse.ledger.keys import check_key, wire_key
@@ -19,6 +19,8 @@ from tollhouse.ledger.store import RepeatCheck
 
 ARGUMENTS_LENGTH_MOST = 1024 * 1024
 """Arguments are shown to approvers, hashed and kept with the call; a body larger than this belongs elsewhere."""
+
+NAME_LENGTH_MOST = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,27 @@ class Request:
     options: Options
 
 
-def request_of(core: Core, tool: Tool[Any] | str, arguments: Mapping[str, Any], key: Any, options: Options) -> Request:
-    """Resolve and digest. Raises, in this order: unencodable arguments, a bad key, a bad name or setting."""
-    name = tool if isinstance(tool, str) else tool.name
+def tool_name_of(tool: object) -> str:
+    """The name of what a caller wants. Raises :class:`UnknownTool` for what is neither a tool nor a name."""
+    name = tool.name if isinstance(tool, Tool) else tool
+    if isinstance(name, str):
+        return name
+    raise UnknownTool(
+        f"A {type(name).__name__} is neither a tool nor the name of one.",
+        remedy="Decorate the function with @tool(...), pass it to Tollhouse.open(tools=[...]) and call that.",
+    )
+
+
+def principal_of(core: Core, options: Options) -> str:
+    """Who asks. Raises :class:`InvalidSetting` for what is no name."""
+    principal: Any = options.by if options.by is not None else core.principal
+    if not isinstance(principal, str) or not 1 <= len(principal) <= NAME_LENGTH_MOST:
+        raise InvalidSetting(f"by= must name who asks, in 1 to {NAME_LENGTH_MOST} characters.")
+    return principal
+
+
+def request_of(core: Core, name: str, arguments: Mapping[str, Any], key: Any, options: Options) -> Request:
+    """Resolve and digest. Raises, in this order: unencodable arguments, a bad key, a bad setting."""
     resolved = core.tools.get(name)
     encoded = encode_arguments(arguments)
     if len(encoded.text) > ARGUMENTS_LENGTH_MOST:
@@ -76,10 +96,7 @@ def request_of(core: Core, tool: Tool[Any] | str, arguments: Mapping[str, Any], 
     else:
         checked = check_key(key)
     _check_options(options)
-    principal: Any = options.by if options.by is not None else core.principal
-    if not isinstance(principal, str) or not principal:
-        raise InvalidSetting("by= must name who asks.")
-    return Request(resolved, name, checked, key is not None, encoded, principal, options)
+    return Request(resolved, name, checked, key is not None, encoded, principal_of(core, options), options)
 
 
 def new_record(core: Core, request: Request, tool: Tool[Any], now_us: int) -> CallRecord:

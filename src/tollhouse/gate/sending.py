@@ -12,14 +12,17 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 from tollhouse.contract.answers import Accepted
 from tollhouse.contract.terms import US
 from tollhouse.contract.tool import Tool
-from tollhouse.errors import StoreFull, StoreUnavailable, TollhouseError
+from tollhouse.errors import HouseClosed, StoreFull, StoreUnavailable, TollhouseError
 from tollhouse.gate.context import Context
 from tollhouse.gate.core import Core, log
 from tollhouse.gate.costs import CostGap, cost_of, note_gap
 from tollhouse.gate.ending import ending_of_error, is_transient, names_rejection, rejected_statuses
+from tollhouse.gate.leftovers import begin, put_back_later
 from tollhouse.gate.results import Kept, keep, without_body
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.ids import Prefix
@@ -51,6 +54,17 @@ class Ended(NamedTuple):
     gap: CostGap | None
 
 
+class Next(NamedTuple):
+    """A sending that may follow: its start, and how long it waits before it begins."""
+
+    start: Start
+    delay_s: float
+
+
+class StillRunning(BaseException):
+    """The house closes while a thread runs the tool's function, which nothing can stop."""
+
+
 class Sending:
     """See the module's docstring. ``gates_pass`` runs all gates again before a resend; a refusal leaves the doubt."""
 
@@ -62,16 +76,21 @@ class Sending:
         record: CallRecord,
         *,
         principal: str,
+        secrets: Mapping[str, str],
         gates_pass: Callable[[CallRecord], Awaitable[bool]],
     ) -> None:
         self._core, self._tool, self._arguments, self._record = core, tool, arguments, record
-        self._principal, self._gates_pass = principal, gates_pass
+        self._principal, self._secrets, self._gates_pass = principal, secrets, gates_pass
         self._loop = asyncio.get_running_loop()
         self._last_error: BaseException | None = None
-        self._not_sent = 0
         self._cancelled = False
         self._contexts: dict[str, Context] = {}
         self.answer: asyncio.Future[Answered] = self._loop.create_future()
+
+    @property
+    def adapter(self) -> TypeAdapter[Any]:
+        """What rebuilds a result of the tool."""
+        return self._tool.schema.result
 
     # -- starting ----------------------------------------------------------------------------------------
 
@@ -85,7 +104,7 @@ class Sending:
             acknowledged_local_us=core.local_us(),
             loop=self._loop,
             principal=self._principal,
-            secrets=core.secrets(self._tool.name),
+            secrets=self._secrets,
             rejected_statuses=rejected_statuses(self._tool),
             is_rejection=lambda error: names_rejection(self._tool, error),
         )
@@ -93,17 +112,36 @@ class Sending:
         core.spawn(self._attempt(attempt, context, delay_s))
 
     async def _attempt(self, attempt: Attempt, context: Context, delay_s: float) -> None:
+        try:
+            await self._write_end(attempt, await self._run_in_time(attempt, context, delay_s))
+        except StillRunning:
+            await self._end_wait(attempt, "closed")
+            return  # it stays among what runs here, so that closing does not give up the lease under it
+        except BaseException as error:
+            self._leave(error)
+            self._forget(attempt)
+            raise
+        self._forget(attempt)
+
+    async def _run_in_time(self, attempt: Attempt, context: Context, delay_s: float) -> Ended:
         timer = self._loop.call_later(context.remaining_s, self._time_is_up, attempt, context)
         try:
-            ended = await self._run(context, delay_s)
+            return await self._run(context, delay_s)
         finally:
             timer.cancel()
             context.stop("The attempt has ended.")
-        try:
-            await self._write_end(attempt, ended)
-        finally:
-            self._core.running.pop(attempt.id, None)
-            self._contexts.pop(attempt.id, None)
+
+    def _forget(self, attempt: Attempt) -> None:
+        self._core.running.pop(attempt.id, None)
+        self._contexts.pop(attempt.id, None)
+
+    def _leave(self, error: BaseException) -> None:
+        """The house closes, or a defect of ours: neither may leave the caller waiting."""
+        if isinstance(error, asyncio.CancelledError):
+            why = "The house was closed before the outcome was written."
+            error = HouseClosed(why, remedy=_SEE_LATER, key=self._record.key, sent="maybe")
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
     async def _run(self, context: Context, delay_s: float) -> Ended:
         """Run the function. Whatever it does, an ending comes back."""
@@ -111,6 +149,8 @@ class Sending:
             if delay_s:
                 await asyncio.sleep(delay_s)
             value = await self._call(context)
+        except StillRunning:
+            raise
         except BaseException as error:
             return self._ended(ending_of_error(error, self._tool, context), error, None)
         if isinstance(value, Accepted):
@@ -133,7 +173,13 @@ class Sending:
             context.begin()
             return fn(**arguments)
 
-        return await self._core.threads.run(in_thread)
+        context.thread = self._core.threads.run(in_thread)
+        try:
+            return await context.thread
+        except asyncio.CancelledError:
+            if context.thread.cancelled() and context.started:
+                raise StillRunning from None
+            raise
 
     def _ended(self, ending: Ending, error: BaseException | None, kept: Kept | None) -> Ended:
         cost, gap = cost_of(self._tool, self._arguments, ending, kept.value if kept else None)
@@ -145,11 +191,25 @@ class Sending:
 
     async def _write_end(self, attempt: Attempt, ended: Ended) -> None:
         """Commit 2. A store that is away is waited for in the background; the caller hears of it at once."""
-        pause_s = BACKOFF_FIRST_S
+        following = await self._plan_resend(ended)
+        if following is None:
+            await self._commit_until_written(attempt, ended, None)
+            return
+        core, next_id = self._core, following.start.id
+        core.beginning.add(next_id)  # until it starts: a try that was not acknowledged may have begun it
+        try:
+            if not await self._commit_until_written(attempt, ended, following) and next_id not in core.running:
+                put_back_later(core, self._record.key, next_id)
+        finally:
+            core.beginning.discard(next_id)
+
+    async def _commit_until_written(self, attempt: Attempt, ended: Ended, following: Next | None) -> bool:
+        """Whether the first try was acknowledged."""
+        pause_s, first = BACKOFF_FIRST_S, True
         while True:
             try:
-                await self._commit_end(attempt, ended)
-                return
+                await self._commit_end(attempt, ended, following)
+                return first
             except StoreFull as full:
                 if ended.ending.result is not None and ended.ending.result.problem != "no_space":
                     ended = _without_body(ended)
@@ -159,14 +219,15 @@ class Sending:
                 self._tell_unwritten(ended, away)
             except Stale:
                 log.error("call_row_gone", extra={"key": self._record.key})
-                return
+                return True
+            first = False
             if self._core.closed:
-                return
+                return False
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, STORE_RETRY_MOST_S)
 
-    async def _commit_end(self, attempt: Attempt, ended: Ended) -> None:
-        again = await self._plan_resend(attempt, ended)
+    async def _commit_end(self, attempt: Attempt, ended: Ended, following: Next | None) -> None:
+        again = following.start if following is not None else None
         blobs = ended.kept.blobs if ended.kept and ended.ending.result and ended.ending.result.blob else ()
         try:
             after = await self._transact(
@@ -177,14 +238,16 @@ class Sending:
                 raise
             return  # it was ended as never started
         next_attempt = after.attempt(again.id) if again is not None else None
-        if next_attempt is not None:
+        if next_attempt is not None and following is not None:
             self._last_error = ended.error
-            self.start(next_attempt, delay_s=self._backoff_s(after))
+            self.start(next_attempt, delay_s=following.delay_s)
         elif after.state is not State.DEPARTED:
             self._deliver(Answered(after, ended.error or self._last_error, ended.kept))
 
     def _end_step(self, record: CallRecord, attempt: Attempt, ended: Ended, again: Start | None) -> Change:
-        change = self._resent(record, attempt, ended, again) if again is not None else None
+        change = None
+        if again is not None and not self._cancelled:
+            change = self._resent(record, attempt, ended, again)
         if change is None:
             change = end_attempt(record, attempt.id, ended.ending, self._core.clock.now_us())
         return change if ended.gap is None else change.then(note_gap(ended.gap, self._core.clock.now_us()))
@@ -194,29 +257,29 @@ class Sending:
         try:
             if record.state is not State.DEPARTED or record.fence != attempt.fence:
                 return None
-            if ended.ending.outcome is not AttemptOutcome.NOT_SENT:
-                return end_and_resend(record, attempt.id, ended.ending, again, self._tool.terms, {"by": "owner"})
-            change = end_attempt(record, attempt.id, ended.ending, again.at_us)
-            return change.then(lambda ready: depart(ready, again, {"by": "owner"}))
+            if ended.ending.outcome is AttemptOutcome.NOT_SENT:
+                change = end_attempt(record, attempt.id, ended.ending, again.at_us)
+                if change.record.state is State.READY:
+                    return change.then(lambda ready: depart(ready, again, {"by": "owner"}))
+            return end_and_resend(record, attempt.id, ended.ending, again, self._tool.terms, {"by": "owner"})
         except Forbidden:
             return None
 
-    async def _plan_resend(self, attempt: Attempt, ended: Ended) -> Start | None:
-        """The next attempt where the outcome may be improved by one, or None. Retries have this one owner."""
-        outcome = ended.ending.outcome
+    async def _plan_resend(self, ended: Ended) -> Next | None:
+        """The next attempt where the outcome may be improved by one, or None. Retries have this one owner.
+
+        What was proven not sent uses up no attempt: only the deadline bounds that.
+        """
         if self._cancelled or self._core.closed or not self._core.clock.steady:
             return None
         if self._record.limits.max_attempts <= 1 or not is_transient(ended.error, ended.ending):
             return None
-        if outcome is AttemptOutcome.NOT_SENT:
-            self._not_sent += 1
-            if self._not_sent >= self._record.limits.max_attempts:
-                return None
-        return await self._next_start(self._backoff_s(self._record))
+        return await self._next(self._backoff_s())
 
-    async def _next_start(self, backoff_s: float) -> Start | None:
+    async def _next(self, delay_s: float) -> Next | None:
+        """A sending after ``delay_s``; None where the deadline comes before, or a gate says no."""
         now_us = self._core.clock.now_us()
-        begin_us = now_us + round(backoff_s * US)
+        begin_us = now_us + round(delay_s * US)
         deadline_us = self._record.deadline_at_us
         if deadline_us is not None and begin_us >= deadline_us:
             return None
@@ -224,10 +287,10 @@ class Sending:
             return None
         end_us = begin_us + round(self._record.limits.attempt_timeout_s * US)
         send_by_us = end_us if deadline_us is None else min(end_us, deadline_us)
-        return Start(self._core.ids.new(Prefix.ATTEMPT), self._core.owner_id, now_us, send_by_us)
+        return Next(Start(self._core.ids.new(Prefix.ATTEMPT), self._core.owner_id, now_us, send_by_us), delay_s)
 
-    def _backoff_s(self, record: CallRecord) -> float:
-        doubled: float = BACKOFF_FIRST_S * 2 ** min(len(record.round_attempts) - 1, 10)
+    def _backoff_s(self) -> float:
+        doubled: float = BACKOFF_FIRST_S * 2 ** min(len(self._record.round_attempts) - 1, 10)
         return min(BACKOFF_MOST_S, doubled) * (0.75 + random.random() / 2)
 
     async def _transact(
@@ -258,11 +321,12 @@ class Sending:
         if context.stop_unless_started("The attempt's time was up before it began."):
             self._core.spawn(self._never_began(attempt))
         else:
-            self._core.threads.leaked += 0 if self._tool.is_async else 1
+            if context.thread is not None:
+                self._core.threads.leave(context.thread)
             self._core.spawn(self._end_wait(attempt, "timeout"))
 
     async def _never_began(self, attempt: Attempt) -> None:
-        error = TimeoutError("No thread was free to begin this attempt in its time.")
+        error = TimeoutError("This attempt did not begin in its time: no thread was free, or it was still waiting.")
         ending = Ending(AttemptOutcome.NOT_SENT, error={"type": "TimeoutError", "message": str(error)})
         await self._write_end(attempt, Ended(ending, error, None, None))
 
@@ -275,7 +339,10 @@ class Sending:
                 self._core.spawn(self._end_wait(attempt, "cancel"))
 
     async def _end_wait(self, attempt: Attempt, why: str) -> None:
-        again = await self._next_start(0.0) if why == "timeout" and self._record.limits.max_attempts > 1 else None
+        """Nobody waits for this attempt any more. After a timeout its owner may send again beside it."""
+        beside = why == "timeout" and self._record.limits.max_attempts > 1
+        following = await self._next(0.0) if beside else None
+        again = following.start if following is not None else None
 
         def step(record: CallRecord) -> Change:
             now_us = self._core.clock.now_us()
@@ -288,8 +355,14 @@ class Sending:
                 return change
 
         error: BaseException = TimeoutError(f"No answer within {self._record.limits.attempt_timeout_s:g} s.")
+        write_id = f"{attempt.id}:wait"
         try:
-            after = await self._transact(step, f"{attempt.id}:wait", again)
+            if again is None:
+                after = await self._transact(step, write_id, None)
+            else:
+                after = await begin(
+                    self._core, self._record.key, again.id, lambda: self._transact(step, write_id, again)
+                )
         except Forbidden:
             return  # it ended, or somebody set it aside, at the same moment
         except TollhouseError as away:
@@ -321,6 +394,7 @@ class Sending:
         self.answer.set_exception(raised)
 
 
+_SEE_LATER = "Open a house and ask for the same key: it answers with what is known by then."
 _UNWRITTEN = "The outcome is kept in memory and written when the store is back; ask for the same key then."
 
 

@@ -21,7 +21,7 @@ MOST_THREADS = 64
 class ThreadPool:
     """Runs functions in daemon threads, at most ``size`` at a time; more wait in order.
 
-    ``leaked`` counts functions still running although nobody waits for them any more.
+    ``leaked`` counts functions still running although nobody waits for them any more. Belongs to one event loop.
     """
 
     def __init__(self, size: int = MOST_THREADS) -> None:
@@ -31,12 +31,23 @@ class ThreadPool:
         self._threads = 0
         self._idle = 0
         self._closed = False
-        self.leaked = 0
+        self._unfinished: set[asyncio.Future[Any]] = set()
+        self._left: set[asyncio.Future[Any]] = set()
+
+    @property
+    def leaked(self) -> int:
+        return sum(1 for future in self._unfinished if future in self._left or future.cancelled())
+
+    def leave(self, future: asyncio.Future[Any]) -> None:
+        """Nobody waits for this function any more; its result is still delivered."""
+        if future in self._unfinished:
+            self._left.add(future)
 
     def run(self, fn: Callable[..., Any], /, **arguments: Any) -> asyncio.Future[Any]:
         """Start ``fn`` as soon as a thread is free; cancelling the future stops nothing."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
+        self._unfinished.add(future)
         context = copy_context()
 
         def work() -> None:
@@ -45,7 +56,7 @@ class ThreadPool:
             except BaseException as raised:
                 value, error = None, raised
             with suppress(RuntimeError):  # the loop is gone, and with it everybody who could care
-                loop.call_soon_threadsafe(_answer, future, value, error)
+                loop.call_soon_threadsafe(self._answer, future, value, error)
 
         self._put(work)
         return future
@@ -78,13 +89,14 @@ class ThreadPool:
             self._closed = True
             self._lock.notify_all()
 
-
-def _answer(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(value)
-    elif isinstance(error, StopIteration):
-        future.set_exception(RuntimeError("the tool raised StopIteration"))
-    else:
-        future.set_exception(error)
+    def _answer(self, future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+        self._unfinished.discard(future)
+        self._left.discard(future)
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        elif isinstance(error, StopIteration):
+            future.set_exception(RuntimeError("the tool raised StopIteration"))
+        else:
+            future.set_exception(error)
