@@ -20,8 +20,8 @@ class Pace:
         return self._commit_s < _SLOW_COMMIT_S
 
     def committed(self, spent_s: float) -> None:
-        """Note how long a commit took. One check-point must not outweigh a hundred quick commits, so it is capped."""
-        self._commit_s += _WEIGHT * (min(spent_s, 4 * _SLOW_COMMIT_S) - self._commit_s)
+        """Note how long a commit took, capped: it is slow when about half are, not for one check-point in a while."""
+        self._commit_s += _WEIGHT * (min(spent_s, 2 * _SLOW_COMMIT_S) - self._commit_s)
 
     def should_look_around(self) -> bool:
         """Whether to let others come first, to share a commit: always while some came lately, now and then later."""
