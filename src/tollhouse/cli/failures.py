@@ -1,0 +1,116 @@
+"""What a command ends with: its exit code, and how an error is shown. Called by the root of the command line.
+
+A user's mistake is never a traceback: every :class:`TollhouseError` is shown as code, cause, remedy and whether
+anything was sent, on stderr or, with ``--json``, as the one document on stdout. Any other exception is a defect and
+keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from tollhouse.cli.screen import Screen
+from tollhouse.errors import (
+    CallInFlight,
+    Contradicted,
+    Held,
+    InDoubt,
+    InvalidArguments,
+    InvalidKey,
+    InvalidSetting,
+    StoreURLInvalid,
+    TollhouseError,
+    UnknownTool,
+)
+from tollhouse.gate.view import RecordedCall
+from tollhouse.ledger.record import State
+
+OK, FAILED, USAGE, IN_DOUBT = 0, 1, 2, 3
+INTERRUPTED = 130
+
+_EXIT_CODES: dict[int, tuple[type[TollhouseError], ...]] = {
+    IN_DOUBT: (InDoubt, Held, Contradicted, CallInFlight),
+    USAGE: (InvalidKey, InvalidSetting, InvalidArguments, StoreURLInvalid, UnknownTool),
+}
+
+
+class UsageMistake(TollhouseError):
+    """The command itself is not right: an option is missing, or names something that does not exist."""
+
+    code: ClassVar[str] = "usage"
+    default_remedy: ClassVar[str] = "Run the command with --help."
+
+
+@runtime_checkable
+class _ParserError(Protocol):
+    """What the option parser raises, whichever release of it is installed."""
+
+    exit_code: int
+
+    def format_message(self) -> str: ...
+
+
+def exit_code_of(error: TollhouseError) -> int:
+    """The exit code that an error ends a command with."""
+    if isinstance(error, UsageMistake):
+        return USAGE
+    return next((code for code, kinds in _EXIT_CODES.items() if isinstance(error, kinds)), FAILED)
+
+
+def exit_code_for(*calls: RecordedCall) -> int:
+    """The exit code of a command that did its work, from the calls that it shows."""
+    waits = any(call.contradicted or call.state in (State.IN_DOUBT, State.HELD) for call in calls)
+    return IN_DOUBT if waits else OK
+
+
+def ending(command: Callable[[], Any], *, as_json: bool) -> int:
+    """Run a command and return its exit code, its error shown."""
+    try:
+        code = command()
+    except TollhouseError as error:
+        show_error(error, as_json=as_json)
+        return exit_code_of(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        if not isinstance(error, _ParserError):
+            raise
+        _show_parser_error(error, as_json=as_json)
+        return error.exit_code
+    return code if isinstance(code, int) else OK
+
+
+def show_error(error: TollhouseError, *, as_json: bool) -> None:
+    """Say what went wrong, in full."""
+    screen = Screen(as_json=as_json)
+    if as_json:
+        screen.document({"error": error_as_json(error)})
+        return
+    screen.error(error.cause, error.code)
+    screen.error_detail("remedy", error.remedy)
+    if not isinstance(error, UsageMistake):
+        screen.error_detail("sent", error.sent)
+    for name, value in _about(error).items():
+        screen.error_detail(name, value)
+
+
+def error_as_json(error: TollhouseError) -> dict[str, Any]:
+    """The error as every JSON surface shows it, with the field or path it is about where it names one."""
+    return {**error.as_dict(), **_about(error)}
+
+
+def _about(error: TollhouseError) -> dict[str, str]:
+    return {name: value for name in ("field", "path") if (value := getattr(error, name, None)) is not None}
+
+
+def _show_parser_error(error: Any, *, as_json: bool) -> None:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "tollhouse"
+    if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
+        Screen(as_json=False).note(error.format_message())
+        return
+    cause = "A command is missing." if type(error).__name__ == "NoArgsIsHelpError" else error.format_message()
+    if not cause.endswith((".", "?")):
+        cause += "."
+    show_error(UsageMistake(cause, remedy=f"See `{command} --help`."), as_json=as_json)
