@@ -364,7 +364,8 @@ class Sending:
                     self._core, self._record.key, again.id, lambda: self._transact(step, write_id, again)
                 )
         except Forbidden:
-            return  # it ended, or somebody set it aside, at the same moment
+            await self._answer_as_it_stands(error)
+            return
         except TollhouseError as away:
             self._fail(away, sent="maybe")
             return
@@ -374,6 +375,17 @@ class Sending:
             self.start(next_attempt)
         elif after.state is not State.DEPARTED:
             self._deliver(Answered(after, error))
+
+    async def _answer_as_it_stands(self, error: BaseException) -> None:
+        """It ended just now, or somebody set it aside or settled it while it went on: the wait is over all the same."""
+        try:
+            record = await self._core.store.get(self._record.tenant, self._record.key)
+        except TollhouseError as away:
+            self._fail(away, sent="maybe")
+            return
+        if record is None or (record.state is State.DEPARTED and record.attempts[-1].owner == self._core.owner_id):
+            return  # the next attempt of this very process answers
+        self._deliver(Answered(record, error))
 
     # -- answering ---------------------------------------------------------------------------------------
 
