@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from tollhouse import Tollhouse
@@ -39,3 +39,10 @@ class Heard:
 async def kinds(house: Tollhouse, key: str, *, looks: bool = False) -> list[str]:
     """The kinds of a call's history, in order; without look-ups that settled nothing, which come as they come."""
     return [line.kind for line in (await house.get(key)).history if looks or line.kind != "looked_up"]
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = 20.0) -> None:
+    """Wait for what nobody tells of. Raises TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        while not await holds():
+            await asyncio.sleep(0.02)

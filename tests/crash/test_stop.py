@@ -15,7 +15,7 @@ import pytest
 
 from tests.crash import tools
 from tests.crash.fixtures import Start
-from tests.crash.listening import Heard, kinds
+from tests.crash.listening import Heard, eventually, kinds
 from tests.crash.process import LEASE_S, Answered, Worker
 from tollhouse import State, Tollhouse, did_not_happen
 from tollhouse.errors import Contradicted
@@ -56,11 +56,10 @@ async def wakes(worker: Worker, answer: asyncio.Future[Any]) -> Any:
         return await answer
 
 
-async def owner_ended(house: Tollhouse, owner_id: str) -> None:
-    """Wait until some sweeper has ended that owner; nobody is told where it left nothing behind."""
-    async with asyncio.timeout(20):
-        while (owner := await house.store.owner("default", owner_id)) is None or owner.ended_at_us is None:
-            await asyncio.sleep(0.02)
+async def is_ended(house: Tollhouse, owner_id: str) -> bool:
+    """Whether some sweeper has ended that owner."""
+    owner = await house.store.owner("default", owner_id)
+    return owner is not None and owner.ended_at_us is not None
 
 
 @pytest.mark.parametrize("point", UNSENT)
@@ -154,7 +153,7 @@ async def test_frozen_before_commit_1_departs_only_as_a_new_incarnation(
     """The store refuses a departure in the name of an owner that was ended; the woken process takes a new lease."""
     worker, answer = await frozen(start, store_url, receiver, "before_departure")
     async with Tollhouse.open(store_url, tools=[], lease_s=LEASE_S) as house:
-        await owner_ended(house, worker.owner)
+        await eventually(lambda: is_ended(house, worker.owner))
         value = (await wakes(worker, answer))["value"]
         record = await house.get(KEY)
         assert (record.state, record.result) == (State.SUCCEEDED, value)
@@ -195,7 +194,7 @@ async def test_woken_caller_of_a_hung_tool_hears_of_the_doubt_in_its_time(
     receiver.fault("hold_after_effect")
     options = {"tests.crash.tools:credits": {"url": receiver.url}}
     worker = await start(store_url, options)
-    answer = worker.ask("call", "credit", ASKED, key=KEY, attempt_timeout_s=2.5)
+    answer = worker.ask("call", "plain_credit", ASKED, key=KEY, attempt_timeout_s=2.5)
     await receiver.await_for_effects(1)
     await worker.stop()
     async with takeover(store_url, receiver) as (house, _):
