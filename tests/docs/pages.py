@@ -91,7 +91,7 @@ class Reader:
         self._folder, self._fixed = folder, dict(settings or {})
         self._env = {name: value for name, value in os.environ.items() if not name.startswith("TOLLHOUSE_")}
         self._env |= {"PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
-        self._env |= {"COLUMNS": "120", "NO_COLOR": "1", **self._fixed}
+        self._env |= {"COLUMNS": "200", "NO_COLOR": "1", **self._fixed}
 
     def follow(self, page: Path) -> None:
         """Do all that the page says. Raises AssertionError where something else comes out than it shows."""
