@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from tollhouse.contract.effects import Declaration, Rejects, Settings
@@ -48,11 +49,13 @@ def merged(declaration: object, extra: Settings) -> Declaration:
         )
     both: dict[str, Any] = dict(declaration.settings)
     for name, value in extra.items():
-        if name not in Settings.__annotations__:
-            raise ContractError(f"A contract has no field {name!r}.", field=name)
         if name in both and both[name] != value:
             raise ContractError(f"{name} is given twice, with different values.", field=name)
         both[name] = value
+    for name in both:
+        if name not in Settings.__annotations__:
+            known = ", ".join(sorted(Settings.__annotations__))
+            raise ContractError(f"A contract has no field {name!r}.", field=name, remedy=f"Its fields: {known}.")
     return Declaration(declaration.effect, Settings(**both))  # type: ignore[typeddict-item]
 
 
@@ -62,6 +65,7 @@ def complete(declaration: Declaration, *, has_reconcile: bool, has_compensate: b
     dedup = _dedup(effect, given)
     if effect is Effect.READ:
         _nothing_to_undo(given, has_reconcile, has_compensate)
+    _cost(given.get("cost"))
     attempts = _attempts(effect, dedup, given)
     timeout = _seconds(given, "attempt_timeout_s", ATTEMPT_TIMEOUT_S)
     deadline = _seconds(given, "deadline_s", attempts * timeout + DEADLINE_SLACK_S)
@@ -155,10 +159,16 @@ def _nothing_to_undo(given: Settings, has_reconcile: bool, has_compensate: bool)
 
 def _seconds(given: Settings, name: str, default: float, *, zero: bool = False) -> float:
     value: Any = given.get(name, default)
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < 0 or (value == 0 and not zero):
-        raise ContractError(f"{name}={value!r} is no length of time in seconds.", field=name)
+    if not _is_time(value, zero=zero):
+        raise ContractError(
+            f"{name}={value!r} is no length of time.", field=name, remedy="Give seconds, finite and more than 0."
+        )
     return float(value)
+
+
+def _is_time(value: object, *, zero: bool = False) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return number and (value > 0 or (value == 0 and zero))  # type: ignore[operator]
 
 
 def _departs(given: Settings, has_context: bool) -> str:
@@ -184,10 +194,14 @@ def _approval(given: object) -> ApprovalTerms | None:
             field="approval",
             remedy="Use True, False or approval(quorum=...).",
         )
-    reachable = terms.approvers is None or terms.quorum <= len(set(terms.approvers))
-    if terms.quorum < 1 or not reachable:
-        raise ContractError(f"A quorum of {terms.quorum} cannot be reached.", field="approval")
-    if not math.isfinite(terms.expires_s) or terms.expires_s <= 0:
+    names: tuple[Any, ...] | None = terms.approvers
+    if any(not isinstance(name, str) or not name.strip() for name in names or ()):
+        raise ContractError("Every approver needs a name.", field="approval")
+    quorum: Any = terms.quorum
+    counted = isinstance(quorum, int) and not isinstance(quorum, bool)
+    if not counted or quorum < 1 or (names is not None and quorum > len(set(names))):
+        raise ContractError(f"A quorum of {quorum!r} cannot be reached.", field="approval")
+    if not _is_time(terms.expires_s):
         raise ContractError("Every hold expires: expires_s must be finite and more than 0.", field="approval")
     return terms
 
@@ -200,7 +214,26 @@ def _repeat(given: object) -> RepeatTerms:
             field="on_repeat",
             remedy="Use 'hold', 'allow' or hold_repeats(within_s=...).",
         )
+    if terms.mode not in ("hold", "allow") or (terms.within_s is not None and not _is_time(terms.within_s)):
+        raise ContractError(
+            f"hold_repeats(within_s={terms.within_s!r}) is no length of time.",
+            field="on_repeat",
+            remedy="Give seconds, more than 0, or leave within_s out: then only unsettled calls are looked at.",
+        )
     return terms
+
+
+def _cost(given: object) -> None:
+    """Raise unless a cost is a number that can stand in books, or a function of arguments and result."""
+    if given is None or callable(given):
+        return
+    number = isinstance(given, int | float | Decimal) and not isinstance(given, bool)
+    if not number or not math.isfinite(given):  # type: ignore[arg-type]
+        raise ContractError(
+            f"cost={given!r} is no amount.",
+            field="cost",
+            remedy="Give a number, or a function of the arguments and the result.",
+        )
 
 
 def _rejects(given: Any) -> tuple[Rejects, ...]:

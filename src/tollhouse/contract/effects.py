@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, Literal, TypedDict, Unpack
 
 from tollhouse.contract.terms import ApprovalTerms, Dedup, Effect, RepeatTerms
+from tollhouse.errors import ContractError
 
 Rejects = int | type[BaseException] | Callable[[BaseException], bool]
 """What counts as a definite rejection: an HTTP status, an exception type, or a predicate on the exception."""
@@ -18,7 +19,9 @@ Cost = int | float | Decimal | Callable[[Mapping[str, Any], Any], int | float | 
 
 def approval(*, quorum: int = 1, expires_s: float = 86_400.0, approvers: Iterable[str] | None = None) -> ApprovalTerms:
     """Who must agree. ``quorum``: how many different people; ``approvers`` None: anybody but the requester."""
-    return ApprovalTerms(quorum, float(expires_s), None if approvers is None else tuple(approvers))
+    if isinstance(approvers, str):
+        raise ContractError(f"approvers={approvers!r} is one text, not a list of names.", field="approval")
+    return ApprovalTerms(quorum, expires_s, None if approvers is None else tuple(approvers))
 
 
 def hold_repeats(*, within_s: float | None = None) -> RepeatTerms:

@@ -29,6 +29,8 @@ class Schema:
         for position, parameter in enumerate(inspect.signature(fn).parameters.values()):
             hint = hints.get(parameter.name, Any)
             if _is_context(hint):
+                if self.context_parameter is not None:
+                    raise ContractError("The context is asked for twice.", field="parameters")
                 self.context_parameter = parameter.name
                 continue
             slot = f"a{position}"
@@ -44,7 +46,10 @@ class Schema:
 
     def json_schema(self, description: str | None) -> dict[str, Any]:
         """The JSON Schema of the arguments, with the tool's description."""
-        schema = self._model.model_json_schema(by_alias=True)
+        try:
+            schema = self._model.model_json_schema(by_alias=True)
+        except PydanticUserError as error:
+            raise _no_schema(error) from None
         if description:
             schema["description"] = description
         return schema
@@ -74,7 +79,7 @@ class Schema:
 def _hints(fn: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(fn, localns=dict(names), include_extras=True)
-    except NameError as error:
+    except Exception as error:  # a hint is any expression, and may raise anything
         raise ContractError(
             f"A type hint of {fn.__qualname__} cannot be resolved: {error}.",
             field="parameters",
@@ -96,15 +101,31 @@ def _field(parameter: inspect.Parameter, hint: Any) -> tuple[Any, Any]:
             remedy="Use named parameters only; no *args, **kwargs or positional-only ones.",
         )
     default = ... if parameter.default is parameter.empty else parameter.default
-    return hint, Field(default, alias=parameter.name, title=parameter.name)
+    said: dict[str, Any] = {} if (text := _description(hint)) is None else {"description": text}
+    return hint, Field(default, alias=parameter.name, title=parameter.name, **said)
+
+
+def _description(hint: Any) -> str | None:
+    """The text in ``Annotated[int, "how many cents"]``; a ``Field(description=...)`` there speaks for itself."""
+    if typing.get_origin(hint) is not typing.Annotated:
+        return None
+    return next((text for text in hint.__metadata__ if isinstance(text, str)), None)
 
 
 def _model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
     try:
         return create_model(name, __config__=_CONFIG, **fields)
     except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
-        first = str(error).splitlines()[0]
-        raise ContractError(f"No schema can be made of the parameters: {first}", field="parameters") from None
+        raise _no_schema(error) from None
+
+
+def _no_schema(error: Exception) -> ContractError:
+    first = str(error).splitlines()[0].rstrip(".")
+    return ContractError(
+        f"No schema can be made of the parameters: {first}.",
+        field="parameters",
+        remedy="Use types that JSON can say: numbers, text, lists, dicts, dataclasses, pydantic models.",
+    )
 
 
 def _invalid(error: ValidationError, key: str | None) -> InvalidArguments:

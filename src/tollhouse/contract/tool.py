@@ -40,13 +40,13 @@ class Tool(Generic[R]):
     ) -> None:
         _check_function(fn)
         self.fn = fn
-        self.name = check_name(name or fn.__name__)
+        self.name = check_name(fn.__name__ if name is None else name)
         self.description = description or inspect.getdoc(fn)
         self.is_async = inspect.iscoroutinefunction(fn)
         self.schema = Schema(fn, self.name, names)
         self.json_schema = self.schema.json_schema(self.description)
         self.reconcile = _check_hook(reconcile, "reconcile")
-        self.compensate = compensate if isinstance(compensate, Tool) else _check_hook(compensate, "compensate")
+        self.compensate = _check_compensation(compensate)
         given = complete(
             declaration,
             has_reconcile=reconcile is not None,
@@ -131,12 +131,36 @@ def _check_function(fn: object) -> None:
             field="function",
             remedy="Put @tool(...) on a function that returns its result, above no other decorator that hides it.",
         )
+    if inspect.isfunction(fn) and next(iter(inspect.signature(fn).parameters), None) in ("self", "cls"):
+        raise ContractError(
+            "A tool has no self: nobody who calls it could give one.",
+            field="function",
+            remedy="Put the tool at module level, or decorate the method of an instance: tool(...)(billing.refund).",
+        )
 
 
 def _check_hook(hook: Any, field: str) -> Any:
     if hook is not None and not callable(hook):
         raise ContractError(f"{field}= must be a function, not {type(hook).__name__}.", field=field)
+    if isinstance(hook, Tool):
+        raise ContractError(
+            f"{field}= is a look-up beside the gate, so it is a plain function.",
+            field=field,
+            remedy=f"Give the function itself: {field}={hook.name}.fn.",
+        )
     return hook
+
+
+def _check_compensation(compensate: Any) -> Any:
+    if not isinstance(compensate, Tool):
+        return _check_hook(compensate, "compensate")
+    if compensate.effect is Effect.READ:
+        raise ContractError(
+            f"{compensate.name} only reads, so it undoes nothing.",
+            field="compensate",
+            remedy="Declare the effect that it has, such as @tool(external()).",
+        )
+    return compensate
 
 
 def _compensation_name(name: str, compensate: Callable[..., Any] | Tool[Any] | None) -> str | None:
