@@ -18,6 +18,7 @@ import pytest
 from tollhouse.errors import StoreLocked, StoreReadOnly, StoreUnavailable, TollhouseError
 from tollhouse.stores import open_store
 from tollhouse.stores.sqlite import SqliteStore
+from tollhouse.stores.sqlite.filelock import FileLock
 
 from .sqlite_ledger import (
     HOLD_DATABASE,
@@ -50,6 +51,7 @@ async def test_ledger_held_by_another_process_is_locked_and_then_works(tmp_path:
             assert await store.get("t1", "before") is not None
             with pytest.raises(StoreLocked):
                 await asyncio.to_thread(store.lease_connection().renew, "t1", "own_1", 60)
+            assert lock_is_free(tmp_path) == (holding is HOLD_DATABASE)
         assert (await store.write(departure("after")))[0].applied
         assert look(tmp_path, "SELECT key FROM calls ORDER BY key") == [("after",), ("before",)]
 
@@ -82,7 +84,14 @@ async def test_deleted_ledger_is_noticed_before_anything_is_written_to_it(tmp_pa
         await store.write(departure("k1"))
         (tmp_path / "ledger.db").unlink()
         await all_refuse(store)
+        assert lock_is_free(tmp_path)
         assert not (tmp_path / "ledger.db").exists()
+
+
+def lock_is_free(folder: Path) -> bool:
+    """Whether nobody holds the lock file: a store that could not write does not keep others from it."""
+    with contextlib.closing(FileLock(folder / "ledger.db-lock")) as lock:
+        return lock.acquire_within(0.5)
 
 
 async def all_refuse(store: SqliteStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tollhouse.errors import HouseClosed, StoreFull
 from tollhouse.ledger.record import State
-from tollhouse.ledger.store import Refusal
+from tollhouse.ledger.store import Refusal, RepeatCheck, Write
 from tollhouse.stores.common.errors import BadValue
 from tollhouse.stores.sqlite import SqliteStore, open_store
 from tollhouse.stores.sqlite.connections import pragma
@@ -92,11 +93,13 @@ def test_lone_caller_looks_for_company_only_now_and_then() -> None:
     assert pace.should_look_around()
 
 
+BAD_EVENT = "an event's time too large, found after its call was inserted"
 BAD: dict[str, dict[str, Any]] = {
     "a number too large": {"updated_at_us": 2**70},
     "a lone surrogate": {"tool": "\ud800"},
     "a type that no column takes": {"tool": object()},
-    "a state that does not exist": {"effect": "magic"},
+    "an effect that does not exist": {"effect": "magic"},
+    BAD_EVENT: {},
 }
 
 
@@ -107,6 +110,8 @@ async def test_bad_write_fails_alone(tmp_path: Path, name: str, company: int) ->
     async with opened(tmp_path) as store:
         good = departure("bad")
         bad = replace(good, record=replace(good.record, **BAD[name]))
+        if name == BAD_EVENT:
+            bad = replace(good, events=(replace(good.events[0], at_us=2**70),))
         writes = [*(departure(f"k{n}") for n in range(company)), bad]
         *others, failed = await asyncio.gather(*map(store.write, writes), return_exceptions=True)
         assert isinstance(failed, BadValue)
@@ -140,6 +145,29 @@ async def test_refused_writes_leave_no_trace_and_disturb_nobody(tmp_path: Path) 
         assert store.counters.bisections == 1
         assert look(tmp_path, "SELECT key FROM calls ORDER BY key") == [("new",), ("taken",)]
         assert look(tmp_path, "SELECT DISTINCT stream FROM events ORDER BY 1") == [("call:new",), ("call:taken",)]
+
+
+TWIN = RepeatCheck("run_1", "issue_credit", "d" * 64, None, None)
+REFUSED: dict[Refusal, Callable[[Write], Write]] = {
+    Refusal.EXISTS: lambda standing: departure("standing"),
+    Refusal.STALE: lambda standing: replace(arrival(standing), expected=7, write_id="att_other.outcome"),
+    Refusal.REPEAT: lambda standing: replace(departure("twin", scope="run_1"), repeat=TWIN),
+    Refusal.OWNER: lambda standing: departure("homeless", by="own_gone"),
+}
+
+
+@pytest.mark.parametrize("refusal", Refusal)
+async def test_one_refused_write_among_many_is_refused_alone(tmp_path: Path, refusal: Refusal) -> None:
+    """Each kind of refusal is noticed in the quick way too, and takes back nothing but itself."""
+    async with opened(tmp_path) as store:
+        standing = departure("standing", scope="run_1")
+        await store.write(standing)
+        writes = [departure(f"k{n}") for n in range(10)]
+        writes[5] = REFUSED[refusal](standing)
+        answers = await asyncio.gather(*map(store.write, writes))
+        expected = [None] * 5 + [refusal] + [None] * 4
+        assert [answer.refusal for (answer,) in answers] == expected
+        assert look(tmp_path, "SELECT count(*) FROM calls") == look(tmp_path, "SELECT count(*) FROM events") == [(10,)]
 
 
 async def test_refused_write_is_no_commit(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
 
 from tollhouse.errors import StoreUnavailable
 from tollhouse.stores.sqlite.connections import Handle
@@ -34,35 +33,30 @@ class Pen:
 
     def begin_at_once(self) -> bool:
         """Begin unless anybody else writes; never waits. Raises :class:`StoreUnavailable`; then nothing is held."""
-        return self._lock.try_acquire() and self._begin_under_lock(lambda: False)
+        return self._lock.try_acquire() and self._begin()
 
-    def begin_in_turn(self, wanted: Callable[[], bool]) -> bool:
-        """Wait for the lock file, then for whoever writes without it, and begin. False once nothing is ``wanted``."""
+    def begin_in_turn(self) -> bool:
+        """Wait for the lock file and begin. False: somebody writes without it; try again. Raises as above."""
         self._lock.acquire()
-        return self._begin_under_lock(wanted)
+        begun = self._begin()
+        if not begun:
+            time.sleep(_RETRY_S)
+        return begun
 
-    def _begin_under_lock(self, wanted: Callable[[], bool]) -> bool:
+    def _begin(self) -> bool:
         begun = False
         try:
             self._files.require_intact()
-            while not (begun := self._begin()) and wanted():
-                time.sleep(_RETRY_S)
+            self.rollback()
+            self.connection.execute("BEGIN IMMEDIATE")
+            begun = True
         except sqlite3.Error as raw:
-            raise self.error(raw) from raw
+            if not is_busy(raw):
+                raise self.error(raw) from raw
         finally:
             if not begun:
                 self._lock.release()
         return begun
-
-    def _begin(self) -> bool:
-        self.rollback()
-        try:
-            self.connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as raw:
-            if is_busy(raw):
-                return False
-            raise
-        return True
 
     def begin_again(self) -> None:
         """Begin the next transaction under the lock still held. Raises sqlite3.Error."""

@@ -121,8 +121,10 @@ class Writer:
         try:
             return task.future.result(self._busy_timeout_s)
         except concurrent.futures.TimeoutError:
-            if task.future.cancel():
-                raise self._locked() from None
+            with self._changed:
+                if task in self._queue:
+                    self._queue.remove(task)
+                    raise self._locked() from None
             return task.future.result()
 
     def _enqueue(self, entry: Entry, *, first: bool = False) -> None:
@@ -168,13 +170,11 @@ class Writer:
         """Take the lock, then what has gathered meanwhile."""
         self._waits_for_lock = True
         try:
-            begun = self._pen.begin_in_turn(self._has_work)
+            if not self._pen.begin_in_turn():
+                return []
         except Exception as error:
             return self._fail_all(error)
-        finally:
-            self._waits_for_lock = False
-        if not begun:
-            return []
+        self._waits_for_lock = False
         try:
             batch = self._take()
             if batch:
@@ -185,14 +185,9 @@ class Writer:
         finally:
             self._pen.release()
 
-    def _has_work(self) -> bool:
-        with self._changed:
-            return any(isinstance(entry, Job) or not entry.future.cancelled() for entry in self._queue)
-
     def _take(self) -> list[Entry]:
         with self._changed:
-            taken = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH_MAX))]
-        return [e for e in taken if isinstance(e, Job) or e.future.set_running_or_notify_cancel()]
+            return [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH_MAX))]
 
     def _fail_all(self, error: Exception) -> list[Entry]:
         """Nobody could begin. Each gets an error of its own, since a traceback grows with every raise."""
