@@ -26,8 +26,9 @@ async def open_store(
 
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:`` or ``postgresql://user@host/database``.
     ``volatile``: also accept a store that could forget what it confirmed, such as one in memory. ``busy_timeout_s``:
-    how long a write waits for another process's lock (SQLite) before it raises. ``postgres_statement_cache``: False
-    behind a pooler that hands each transaction to another connection.
+    how long a write waits for another process's lock (SQLite), or is repeated while the server is away (PostgreSQL),
+    before it raises. ``postgres_statement_cache``: False behind a pooler that hands each transaction to another
+    connection.
 
     Raises :class:`~tollhouse.errors.StoreURLInvalid`, :class:`~tollhouse.errors.StoreNotDurable`,
     :class:`~tollhouse.errors.StoreSchema` (too old or too new for this release) or
@@ -40,7 +41,9 @@ async def open_store(
     _need_postgres_driver()
     from tollhouse.stores import postgres
 
-    return await postgres.open_store(url, volatile=volatile, statement_cache=postgres_statement_cache)
+    return await postgres.open_store(
+        url, volatile=volatile, statement_cache=postgres_statement_cache, patience_s=busy_timeout_s
+    )
 
 
 async def upgrade(url: str) -> list[str]:

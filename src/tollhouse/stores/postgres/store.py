@@ -7,7 +7,7 @@ before a send to connections of its own, where no long reading is in its way.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 import asyncpg
@@ -94,8 +94,12 @@ class PostgresStore:
         counted["succeeded"] = counted.pop("total") - sum(counted.values())
         return {State(state): n for state, n in counted.items() if n}
 
-    async def due(self, tenant: str, limit: int) -> list[CallRecord]:
-        return await self._records(calls.DUE, tenant, limit)
+    async def due(
+        self, tenant: str, limit: int, *, tools: Collection[str] | None = None, states: Collection[State] | None = None
+    ) -> list[CallRecord]:
+        of_tools = None if tools is None else list(tools)
+        in_states = None if states is None else [state.value for state in states]
+        return await self._records(calls.DUE, tenant, limit, of_tools, in_states)
 
     async def orphans(self, tenant: str, owner_id: str, limit: int) -> list[CallRecord]:
         return await self._records(calls.ORPHANS, tenant, owner_id, limit)

@@ -49,7 +49,7 @@ class Writer:
         items = tuple([item_of(write) for write in writes])
         request = Request(items, loop.create_future(), loop.time() + self._target.patience_s)
         self._queue_of(request).append(request)
-        if self._idle and (not self._at_work or self._waiting >= SHARE_MIN):
+        if len(self._idle) == len(self._links) or (self._idle and self._waiting >= SHARE_MIN):
             self._engage(loop)
         return request.answer
 

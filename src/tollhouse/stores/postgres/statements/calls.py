@@ -28,6 +28,8 @@ FENCE = "SELECT fence, cancel_asked FROM @calls WHERE tenant = $1 AND key = $2"
 
 DUE = (
     f"{_SELECT} FROM @calls c WHERE c.tenant = $1 AND c.due_at_us IS NOT NULL AND c.due_at_us <= ({NOW})"
+    " AND ($3::text[] IS NULL OR c.tool = ANY ($3::text[]))"
+    " AND ($4::text[] IS NULL OR c.state::text = ANY ($4::text[]))"
     " ORDER BY c.due_at_us, c.key LIMIT $2"
 )
 
