@@ -20,6 +20,7 @@ from tollhouse.contract.terms import ApprovalTerms, Dedup, Effect, RepeatTerms
 from tollhouse.ledger.encodings import ENCODINGS
 from tollhouse.ledger.lifecycle import FOLD, TRANSITIONS, Event
 from tollhouse.ledger.record import FINAL, SETTLED, AttemptOutcome, State
+from tools import cli_reference
 
 # -- Markdown ------------------------------------------------------------------------------------------------
 
@@ -397,6 +398,33 @@ def _annotation(hint: Any) -> str:
     return text.replace("builtins.", "")
 
 
+# -- the command line ----------------------------------------------------------------------------------------
+
+
+def command_index() -> str:
+    """One line for each command."""
+    rows = [
+        [f"[`{shown.line}`](#{shown.line.replace(' ', '-')})", prose(shown.command.help).split("\n")[0]]
+        for shown in cli_reference.commands()
+    ]
+    return table(["Command", "What it does"], rows)
+
+
+def command_entries() -> str:
+    """Usage, text and options of each command."""
+    return "\n\n".join(_command(shown) for shown in cli_reference.commands())
+
+
+def _command(shown: cli_reference.Shown) -> str:
+    rows = [
+        [code(cli_reference.takes(option)), cli_reference.default(option), _inline(option.help or "")]
+        for option in cli_reference.options(shown.command)
+    ]
+    usage = f"```text\n{cli_reference.usage(shown)}\n```"
+    told = table(["Option", "Where it is not given", "Meaning"], rows) if rows else ""
+    return "\n\n".join([f"### {shown.line}", usage, prose(shown.command.help), told]).rstrip()
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "states": states,
     "outcomes": outcomes,
@@ -410,4 +438,6 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "guarantees": guarantees,
     "encodings": encodings,
     "api": api,
+    "command-index": command_index,
+    "commands": command_entries,
 }

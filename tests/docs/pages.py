@@ -90,6 +90,7 @@ class Reader:
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self._folder, self._fixed = folder, dict(settings or {})
         self._env = {name: value for name, value in os.environ.items() if not name.startswith("TOLLHOUSE_")}
+        self._env.pop("PYTHONDONTWRITEBYTECODE", None)  # each of a page's many processes would compile all again
         self._env |= {"PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
         self._env |= {"COLUMNS": "200", "NO_COLOR": "1", **self._fixed}
 
