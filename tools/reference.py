@@ -107,13 +107,14 @@ def transitions() -> str:
 
 
 def diagram() -> str:
-    """The steps that move a call, as a Mermaid state diagram."""
-    edges: dict[tuple[str, str], list[str]] = {}
+    """The steps that move a call, as a Mermaid state diagram; all that lead where outcomes point are one arrow."""
+    edges: dict[tuple[str, str], dict[str, None]] = {}
     for t in TRANSITIONS:
         for target in State:
             stays = target is t.source and t.event not in (Event.RESEND, Event.VOTE, Event.EDIT)
             if target in t.targets and not stays:
-                edges.setdefault((t.source or "[*]", target), []).append(_words(t.event))
+                label = "fold" if "fold" in t.guard else _words(t.event)
+                edges.setdefault((t.source or "[*]", target), {})[label] = None
     lines = [f"    {source} --> {target}: {', '.join(events)}" for (source, target), events in edges.items()]
     return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
 
