@@ -304,7 +304,11 @@ class Gate:
             return stale.record or record
         sending = self._sending(after, plan, request)
         sending.start(_attempt_of(after, start.id))
-        return (await sending.answer).record
+        ended = (await sending.answer).record
+        if ended.state in SETTLED:
+            # The step that ended it went from departed, so nobody else can tell that a doubt ended with it.
+            self._core.tell("doubt_settled", key=ended.key, tool=ended.tool, state=ended.state.value)
+        return ended
 
     def _ready_step(self, record: CallRecord, plan: Plan, start: Start, request: Request) -> Change:
         now_us, judgement = start.at_us, plan.judgement
