@@ -203,6 +203,7 @@ class Receiver:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C is for whoever started it; the end of its input ends it, quietly
         )
         too_late = threading.Timer(_START_TIMEOUT_S, process.kill)
         too_late.start()
