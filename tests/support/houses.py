@@ -7,12 +7,14 @@ can lose a commit, hold one back, count look-ups of the fence, or stop lease ren
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+from tests.support.postgres import Databases
 from tollhouse import Tollhouse, Tool
 from tollhouse.errors import StoreUnavailable
 from tollhouse.house import opening
@@ -25,6 +27,14 @@ OpenHouse = Callable[..., Awaitable[Tollhouse]]
 """`await open_house(tool, ..., tenant="a", interfering=True)`: every further name is a setting of the house."""
 
 
+@pytest.fixture(scope="session")
+def shared_postgres_url(postgres_databases: Databases) -> Iterator[str]:
+    """One database for all tests of a process: making one for each would take longer than the tests."""
+    url = postgres_databases.take()
+    yield url
+    postgres_databases.give_back(url)
+
+
 @pytest.fixture(params=["sqlite", POSTGRES])
 def house_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty store, of each kind in turn."""
@@ -34,13 +44,28 @@ def house_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
+@pytest.fixture(params=["sqlite", POSTGRES])
+def shared_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a store, of each kind in turn, that knows nothing of this test's ``house_tenant``."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.db'}"
+    url: str = request.getfixturevalue("shared_postgres_url")
+    return url
+
+
 @pytest.fixture
-async def open_house(house_store_url: str) -> AsyncIterator[OpenHouse]:
+def house_tenant() -> str:
+    """The tenant of this test alone."""
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def open_house(shared_store_url: str, house_tenant: str) -> AsyncIterator[OpenHouse]:
     """Opens houses over the test's store, without background services unless asked; closes them, the last first."""
     houses: list[Tollhouse] = []
 
     async def open_one(*tools: Tool[Any], **settings: Any) -> Tollhouse:
-        house = await opened(house_store_url, *tools, **settings)
+        house = await opened(shared_store_url, *tools, **{"tenant": house_tenant, **settings})
         houses.append(house)
         return house
 
@@ -88,7 +113,9 @@ class Interfering:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def fail_next(self, when: Literal["before", "after"], times: int = 1, error: StoreUnavailable | None = None) -> None:
+    def fail_next(
+        self, when: Literal["before", "after"], times: int = 1, error: StoreUnavailable | None = None
+    ) -> None:
         """Let the next writes raise: *before* nothing was applied, *after* all was and only the answer is lost."""
         self._failures += [(when, error or StoreUnavailable("The store is away."))] * times
 
