@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tollhouse.ledger.store import LeaseConnection, Refusal, Renewal
+from tollhouse.stores.common.errors import BadValue
 from tollhouse.stores.sqlite.clock import NeverBack
 
-from .sqlite_ledger import NOW_US, OWNER, TENANT, arrival, departure, look, opened
+from .sqlite_ledger import NOW_US, OWNER, TENANT, arrival, departure, look, opened, owner
 
 S = 1_000_000
 
@@ -83,6 +87,21 @@ async def test_expired_owner_is_ended_once_and_for_all(tmp_path: Path) -> None:
         (answer,) = await store.write(departure("k2"))
         assert answer.refusal is Refusal.OWNER
         assert [record.key for record in await store.orphans(TENANT, OWNER, 10)] == ["k1"]
+
+
+async def test_owner_that_cannot_be_kept_fails_alone(tmp_path: Path) -> None:
+    """A bad decision takes back nothing of the writes that share its commit."""
+    async with opened(tmp_path) as store:
+        bad = replace(owner("own_bad"), pid=2**70)
+        with store._connections.writer.lock:  # the writer's turn, so that both are taken together
+            writing = asyncio.create_task(store.write(departure("k1"), departure("k2")))
+            registering = asyncio.create_task(asyncio.to_thread(store.lease_connection().register, bad, 60))
+            while len(store._writer._queue) < 2:  # noqa: ASYNC110 - nothing signals the length of a queue
+                await asyncio.sleep(0.001)
+        with pytest.raises(BadValue):
+            await registering
+        assert [answer.applied for answer in await writing] == [True, True]
+        assert await store.owner(TENANT, "own_bad") is None
 
 
 async def test_sweep_that_finds_nobody_writes_nothing(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Job:
-    """The writes of one caller: all of them or none. ``writes`` counts what it changed; 0 leaves nothing to commit."""
+    """The writes of one caller: all of them or none. ``writes`` counts those applied."""
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.items = items
@@ -35,17 +35,17 @@ class Job:
         self.answers: tuple[Written, ...] = ()
         self.error: Exception | None = None
 
+    @property
+    def to_commit(self) -> bool:
+        """Whether it left something in the transaction that is to last; if not, its traces must be undone."""
+        return self.writes > 0
+
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Apply alone, in the open transaction. With no ``writes`` afterwards, the caller undoes its traces."""
+        """Apply alone, in the open transaction."""
         self.writes, self.error = 0, None
-        try:
-            self.answers = apply_alone(connection, self.items)
-        except Exception as raw:
-            if not is_bad_value(raw):
-                raise
-            self.fail(_bad_value(raw))
-        else:
-            self.writes = len(self.items) if all(answer.applied for answer in self.answers) else 0
+        self.answers = apply_alone(connection, self.items)
+        if all(answer.applied for answer in self.answers):
+            self.writes = len(self.items)
 
     def applied(self) -> None:
         """Note that all items were applied."""
@@ -79,16 +79,20 @@ class Task(Generic[T]):
 
     def __init__(self, step: Callable[[sqlite3.Connection], T]) -> None:
         self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self.to_commit = False
         self._step = step
         self._error: Exception | None = None
         self._value: Any = None
 
     def apply(self, connection: sqlite3.Connection) -> None:
         """Take the decision, in the open transaction."""
+        self._error = None
         self._value = self._step(connection)
+        self.to_commit = True
 
     def fail(self, error: Exception) -> None:
-        self._error = error
+        """Note that the decision was not taken, and why."""
+        self._error, self.to_commit = error, False
 
     def deliver(self) -> None:
         """Answer the thread that waits."""
@@ -105,7 +109,7 @@ def commit(pen: Pen, entries: Sequence[Entry], counters: Counters) -> None:
     """Apply the entries in the open transaction and end it. Each is left with its answer or its error."""
     try:
         if len(entries) == 1:
-            entries[0].apply(pen.connection)
+            _apply_one(pen.connection, entries[0])
         else:
             _apply_all(pen.connection, entries, counters)
         _end(pen, entries, counters)
@@ -122,7 +126,7 @@ def _apply_all(connection: sqlite3.Connection, entries: Sequence[Entry], counter
     jobs = [entry for entry in entries if isinstance(entry, Job)]
     for entry in entries:
         if isinstance(entry, Task):
-            entry.apply(connection)
+            _apply_behind_savepoint(connection, entry)
     connection.execute("SAVEPOINT together")
     if apply_together(connection, [item for job in jobs for item in job.items]):
         for job in jobs:
@@ -135,22 +139,30 @@ def _apply_all(connection: sqlite3.Connection, entries: Sequence[Entry], counter
     connection.execute("RELEASE together")
 
 
-def _apply_behind_savepoint(connection: sqlite3.Connection, job: Job) -> None:
-    connection.execute("SAVEPOINT job")
-    job.apply(connection)
-    if not job.writes:
-        connection.execute("ROLLBACK TO job")
-    connection.execute("RELEASE job")
+def _apply_behind_savepoint(connection: sqlite3.Connection, entry: Entry) -> None:
+    connection.execute("SAVEPOINT entry")
+    _apply_one(connection, entry)
+    if not entry.to_commit:
+        connection.execute("ROLLBACK TO entry")
+    connection.execute("RELEASE entry")
+
+
+def _apply_one(connection: sqlite3.Connection, entry: Entry) -> None:
+    try:
+        entry.apply(connection)
+    except Exception as raw:
+        if not is_bad_value(raw):
+            raise
+        entry.fail(_bad_value(raw))
 
 
 def _end(pen: Pen, entries: Sequence[Entry], counters: Counters) -> None:
     """Commit if anything was changed. What was not is undone, so that a refused write leaves no trace."""
-    writes = sum(entry.writes for entry in entries)
-    decided = any(isinstance(entry, Task) for entry in entries)
-    if not writes and not decided:
+    if not any(entry.to_commit for entry in entries):
         pen.rollback()
         return
     pen.commit()
+    writes = sum(entry.writes for entry in entries)
     counters.batches += 1
     counters.writes += writes
     if writes:

@@ -75,7 +75,8 @@ class Pen:
                 self.connection.execute("ROLLBACK")
 
     def release(self) -> None:
-        """Let others write."""
+        """Let others write. A transaction that an interrupt left open is undone."""
+        self.rollback()
         self._lock.release()
 
     def error(self, raw: sqlite3.Error | OSError) -> StoreUnavailable:

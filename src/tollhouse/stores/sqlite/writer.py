@@ -109,7 +109,7 @@ class Writer:
             job.deliver()
         self._watch = None
         if left:
-            delay_s = max(left[0].since_s + self._busy_timeout_s - now_s, self._busy_timeout_s / 10)
+            delay_s = max(left[0].since_s + self._busy_timeout_s - now_s, self._busy_timeout_s / 10, 0.01)
             self._watch = self._loop.call_later(delay_s, self._give_up_waiting)
 
     # -- on any thread ------------------------------------------------------------------------------------------------
@@ -179,8 +179,6 @@ class Writer:
             batch = self._take()
             if batch:
                 commit(self._pen, batch, self._counters)
-            else:
-                self._pen.rollback()
             return batch
         finally:
             self._pen.release()
