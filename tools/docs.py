@@ -4,7 +4,7 @@ Pages are written by hand, but for two kinds of parts, each after a comment that
 
     <!-- generated: NAME -->        what stands between it and `<!-- end -->` is section NAME of tools/reference.py
     <!-- example: PATH[#REGION] --> the code block after it holds examples/PATH, or the lines of it between
-                                    `# [REGION]` and `# [/REGION]`
+                                    `# <REGION>` and `# </REGION>`
 
 `--check` writes nothing and exits with 1 when a part is stale.
 """
@@ -29,7 +29,7 @@ EXAMPLE = re.compile(
     r"(<!-- example: (?P<path>[\w./-]+)(?:#(?P<region>[\w-]+))? -->\n```(?P<lang>\w*)\n)(.*?)(^```$)",
     re.DOTALL | re.MULTILINE,
 )
-REGION_MARK = re.compile(r"^\s*# \[/?[\w-]+\]\n", re.MULTILINE)
+REGION_MARK = re.compile(r"^\s*# </?[\w-]+>\n", re.MULTILINE)
 
 
 class Unknown(Exception):
@@ -61,7 +61,7 @@ def example(path: str, region: str | None) -> str:
         raise Unknown(f"There is no example {path}.")
     text = file.read_text(encoding="utf-8")
     if region is not None:
-        found = re.search(rf"^\s*# \[{region}\]\n(.*?)^\s*# \[/{region}\]$", text, re.DOTALL | re.MULTILINE)
+        found = re.search(rf"^\s*# <{region}>\n(.*?)^\s*# </{region}>$", text, re.DOTALL | re.MULTILINE)
         if found is None:
             raise Unknown(f"examples/{path} has no region {region!r}.")
         text = textwrap.dedent(found[1]).strip("\n") + "\n"

@@ -12,14 +12,14 @@ async def close_account(account: str, reason: str) -> str:
 
 async def main():
     async with Tollhouse.open("sqlite:///tollhouse.db", tools=[close_account], principal="agent-7") as house:
-        # [hold]
+        # <hold>
         request = {"account": "a1", "reason": "the customer asked"}
         try:
             await house.call(close_account, request, key="a1:close")
         except Held as held:
             print(held.cause)
-        # [/hold]
-        # [approve]
+        # </hold>
+        # <approve>
         try:
             await house.approve("a1:close", by="agent-7")
         except NotEntitled as refused:
@@ -28,8 +28,8 @@ async def main():
         await house.approve("a1:close", by="ada", version=shown.version)
         outcome = await house.call(close_account, request, key="a1:close")
         print(outcome.state, outcome.value)
-        # [/approve]
-        # [edit]
+        # </approve>
+        # <edit>
         try:
             await house.call(close_account, {"account": "a2", "reason": "?"}, key="a2:close")
         except Held:
@@ -37,7 +37,7 @@ async def main():
         await house.approve("a2:close", by="grace")
         outcome = await house.call(close_account, {"account": "a2", "reason": "?"}, key="a2:close")
         print((await house.get("a2:close")).arguments)
-        # [/edit]
+        # </edit>
 
 
 asyncio.run(main())

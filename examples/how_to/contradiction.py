@@ -3,7 +3,7 @@ import asyncio
 from tollhouse import Tollhouse, did_not_happen, external, tool
 from tollhouse.errors import Contradicted, InDoubt
 
-reply = asyncio.Event()
+reply, noticed = asyncio.Event(), asyncio.Event()
 
 
 @tool(external(attempt_timeout_s=0.2))
@@ -13,8 +13,13 @@ async def refund(order: str) -> str:
     return f"re_{order}"
 
 
+def listen(kind, facts):
+    if kind == "contradiction_opened":
+        noticed.set()
+
+
 async def main():
-    async with Tollhouse.open("sqlite:///tollhouse.db", tools=[refund]) as house:
+    async with Tollhouse.open("sqlite:///tollhouse.db", tools=[refund], on_event=listen) as house:
         try:
             await house.call(refund, {"order": "7"}, key="order-7:refund")
         except InDoubt as doubt:
@@ -24,16 +29,15 @@ async def main():
         )
         print("settled by ada:", call.state)
         reply.set()  # the provider's answer arrives after all
-        while not (await house.get("order-7:refund")).contradicted:
-            await asyncio.sleep(0.01)
+        await noticed.wait()
         try:
             await house.call(refund, {"order": "7"}, key="order-7:refund")
         except Contradicted as contradicted:
             print(contradicted.code)
-        # [overturn]
+        # <overturn>
         call = await house.overturn("order-7:refund", by="grace", reason="the reply came at last: re_7 is in the books")
         print("overturned by grace:", call.state, call.result)
-        # [/overturn]
+        # </overturn>
 
 
 asyncio.run(main())

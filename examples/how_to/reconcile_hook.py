@@ -1,4 +1,5 @@
 import asyncio
+import os
 from pathlib import Path
 
 import httpx2
@@ -7,12 +8,10 @@ from tollhouse import CallContext, Tollhouse, did_not_happen, external, happened
 from tollhouse.errors import InDoubt
 from tollhouse.testing.receiver import Receiver
 
-BASE = ""  # the provider's address
 
-
-# [hook]
+# <hook>
 async def find_refund(idempotency_key):
-    async with httpx2.AsyncClient(base_url=BASE, timeout=10) as client:
+    async with httpx2.AsyncClient(base_url=os.environ["PROVIDER"], timeout=10) as client:
         response = await client.get("/v1/refunds", params={"key": idempotency_key})
     response.raise_for_status()  # a refusal is no evidence: the error counts as unknown
     found = response.json()
@@ -24,17 +23,16 @@ async def find_refund(idempotency_key):
 @tool(external(departs="at_confirm", absent_after_s=120), reconcile=find_refund)
 async def refund(order: str, cents: int, ctx: CallContext) -> str:
     """Refund an order, and return the refund's id."""
-    response = await ctx.http.post(f"{BASE}/v1/refunds", json={"order": order, "cents": cents})
+    response = await ctx.http.post(f"{os.environ['PROVIDER']}/v1/refunds", json={"order": order, "cents": cents})
     return response.raise_for_status().json()["id"]
 
 
-# [/hook]
+# </hook>
 
 
 async def main():
-    global BASE
     with Receiver.start(Path("book.jsonl")) as provider:
-        BASE = provider.url
+        os.environ["PROVIDER"] = provider.url
         provider.fault("close_after_effect")  # the effect happens, the reply does not come
         async with Tollhouse.open("sqlite:///tollhouse.db", tools=[refund]) as house:
             try:

@@ -18,7 +18,7 @@ async def find_refund(idempotency_key):
 
 
 @tool(external(), reconcile=find_refund)
-async def refund(order: str, cents: int, ctx: CallContext) -> str:
+def refund(order: str, cents: int, ctx: CallContext) -> str:
     """Refund an order; the reply is always lost."""
     with BOOK.open("a") as book:
         book.write(json.dumps({"id": f"re_{order}", "key": ctx.idempotency_key, "cents": cents}) + "\n")

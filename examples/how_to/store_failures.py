@@ -16,11 +16,11 @@ async def main():
         other = sqlite3.connect("tollhouse.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")  # somebody holds the write lock of the ledger
         try:
-            # [catch]
+            # <catch>
             await house.call(refund, {"order": "7"}, key="order-7:refund")
         except StoreUnavailable as away:
             print(away.code, "| sent:", away.sent)
-            # [/catch]
+            # </catch>
         other.execute("ROLLBACK")
         outcome = await house.call(refund, {"order": "7"}, key="order-7:refund")
         print(outcome.state, outcome.value)

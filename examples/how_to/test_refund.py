@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-import reconcile_hook
 from reconcile_hook import refund
 
 from tollhouse import Tollhouse
@@ -12,7 +11,7 @@ from tollhouse.testing.receiver import Receiver
 @pytest.fixture
 def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with Receiver.start(tmp_path / "book.jsonl") as receiver:
-        monkeypatch.setattr(reconcile_hook, "BASE", receiver.url)
+        monkeypatch.setenv("PROVIDER", receiver.url)
         yield receiver
 
 

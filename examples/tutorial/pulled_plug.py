@@ -20,7 +20,7 @@ async def issue_credit(account: str, cents: int, ctx: CallContext) -> str:
 
 
 async def main():
-    async with Tollhouse.open("sqlite:///tollhouse.db", tools=[issue_credit], lease_s=1.0) as house:
+    async with Tollhouse.open("sqlite:///tollhouse.db", tools=[issue_credit], lease_s=2.0) as house:
         outcome = await house.call(issue_credit, {"account": "a1", "cents": 700}, key="order-11:credit")
         print(outcome.state, outcome.value, "replayed" if outcome.replayed else "sent now")
     print(len(provider.entries()), "credits at the provider")

@@ -107,7 +107,7 @@ def test_region_of_an_example_comes_without_its_marks() -> None:
     """A page may show a part of a program that runs as a whole."""
     region = docs.example("how_to/contracts.py", "read")
     assert region.startswith("@tool(read())")
-    assert "# [" not in region
+    assert "# <" not in region
     assert "write()" not in region
 
 
