@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from tollhouse import __version__
 from tollhouse.cli.failures import ending
-from tollhouse.cli.screen import flush
+from tollhouse.cli.screen import flush, write_anything
 
 
 class Command(NamedTuple):
@@ -30,9 +30,11 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
-    Command("demo", "tollhouse.cli.demo:demo", "Kill workers at the worst moments, and show what became of it."),
+    Command("demo", "tollhouse.cli.demo:demo", "Kill workers at the worst moments and show what became of every call."),
     Command("check", "tollhouse.cli.check:check", "Load tools and say what each one promises."),
-    Command("worker", "tollhouse.cli.worker:worker", "Settle doubts and run approved calls until stopped."),
+    Command(
+        "worker", "tollhouse.cli.worker:worker", "Settle doubts, expire holds and run approved calls until stopped."
+    ),
     Command("calls", "tollhouse.cli.calls:app", "Look at recorded calls, and decide about them."),
     Command("db", "tollhouse.cli.db:app", "Check and upgrade the schema of a ledger."),
 )
@@ -96,6 +98,7 @@ class Root(TyperGroup):
     ) -> Any:
         """Run one command. Exits with its code; with ``standalone_mode`` False returns the code instead."""
         given = sys.argv[1:] if args is None else list(args)
+        write_anything()
         command: Callable[[], Any] = lambda: super(Root, self).main(  # noqa: E731
             given, prog_name or "tollhouse", complete_var, False, windows_expand_args, **extra
         )

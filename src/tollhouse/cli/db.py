@@ -23,7 +23,10 @@ app = typer.Typer(
 
 @app.command("upgrade")
 def upgrade(store: Store = None, as_json: Json = False) -> int:
-    """Apply the migrations that a ledger lacks, creating it if need be; safe beside running processes."""
+    """Bring the schema of a ledger up to date, or create it.
+
+    Safe beside running processes of the release before, and when run twice at once.
+    """
     screen, url = Screen(as_json=as_json), url_of(store)
 
     async def work() -> tuple[list[str], SchemaReport]:
@@ -43,7 +46,10 @@ def upgrade(store: Store = None, as_json: Json = False) -> int:
 
 @app.command("check")
 def check(store: Store = None, as_json: Json = False) -> int:
-    """Say whether this release works on a ledger, and what an upgrade would apply; changes nothing."""
+    """Say whether this release works on a ledger.
+
+    Changes nothing, and says what an upgrade would apply.
+    """
     screen, url = Screen(as_json=as_json), url_of(store)
     report = run(check_schema(url))
     if as_json:

@@ -105,12 +105,11 @@ def _about(error: TollhouseError) -> dict[str, str]:
 
 
 def _show_parser_error(error: Any, *, as_json: bool) -> None:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        Screen(as_json=as_json).note(error.format_message())
+        return
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "tollhouse"
-    if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
-        Screen(as_json=False).note(error.format_message())
-        return
-    cause = "A command is missing." if type(error).__name__ == "NoArgsIsHelpError" else error.format_message()
-    if not cause.endswith((".", "?")):
-        cause += "."
-    show_error(UsageMistake(cause, remedy=f"See `{command} --help`."), as_json=as_json)
+    cause = error.format_message()
+    mistake = UsageMistake(cause if cause.endswith((".", "?")) else f"{cause}.", remedy=f"See `{command} --help`.")
+    show_error(mistake, as_json=as_json)

@@ -7,6 +7,7 @@ on what a screen shows must not be shown something else by it.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -174,6 +175,13 @@ def _console(stream: IO[str]) -> Console:
 
     told = "COLUMNS" in os.environ or stream.isatty()
     return Forgiving(file=stream, width=None if told else UNBOUNDED_WIDTH, highlight=False, emoji=False)
+
+
+def write_anything() -> None:
+    """Spell out what the terminal's encoding has no letter for, rather than fail at it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 # -- streams whose reader has gone -------------------------------------------------------------------------------
