@@ -111,7 +111,6 @@ async def test_effects_around_the_gate_are_noticed(tmp_path: Path) -> None:
     assert report.rows[-1].line is None
 
 
-@pytest.mark.slow
 def test_a_failed_demo_exits_with_1_and_keeps_its_records(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tollhouse.cli.failures import FAILED, OK
+from tollhouse.cli.failures import FAILED, OK, UsageMistake
 from tollhouse.cli.options import STORE_ENV, TENANT_ENV
 from tollhouse.cli.screen import STATE_STYLES, Screen
 from tollhouse.cli.words import count
 from tollhouse.demo.play import play
-from tollhouse.demo.report import Place, Report, Row
-from tollhouse.demo.scenes import LATE
+from tollhouse.demo.report import Report, Row
+from tollhouse.demo.scenes import LATE, PLAIN
 from tollhouse.demo.stage import Line
 
 KEY_WIDTH = 17
@@ -37,6 +38,8 @@ def demo(
 
     Takes some ten seconds. Exits with 0 when no effect was doubled or lost and every doubt was settled, else with 1.
     """
+    if os.name != "posix":
+        raise UsageMistake("The demo kills by SIGKILL, which this system lacks.", remedy="Run it on Linux or macOS.")
     screen = Screen(as_json=as_json)
     if as_json:
         report = asyncio.run(play(lambda _line: None, store=store, keep=keep))
@@ -68,9 +71,10 @@ def _show(screen: Screen, report: Report) -> None:
     screen.heading("The ledger, and beside it the book of the billing service")
     headings = ("key", "ledger says", "tries", "settled by", "│", "book holds", "seen")
     screen.table(headings, [_cells(row) for row in report.rows])
+    screen.line("tries: times it departed. seen: requests of it that reached the service.", style="dim")
     screen.line()
     _show_verdict(screen, report)
-    _show_next_steps(screen, report.kept)
+    _show_next_steps(screen, report)
 
 
 def _cells(row: Row) -> list[tuple[str, str | None]]:
@@ -108,13 +112,14 @@ def _show_verdict(screen: Screen, report: Report) -> None:
         screen.line(f"- {reason}", style="red")
 
 
-def _show_next_steps(screen: Screen, kept: Place | None) -> None:
-    program = _program()
+def _show_next_steps(screen: Screen, report: Report) -> None:
+    program, kept = _program(), report.kept
     steps = [(f"{program} demo --keep", "play it again, and look around afterwards")]
     if kept is not None:
+        told = LATE.key if any(row.key == LATE.key for row in report.rows) else PLAIN.key
         steps = [
             (f"{program} calls list", "every call"),
-            (f"{program} calls show {LATE.key}", "the story of one"),
+            (f"{program} calls show {told}", "the story of one"),
             (f"cat {kept.book}", "billing's book"),
             (f"cat {kept.log}", "the log"),
         ]

@@ -52,7 +52,7 @@ async def an_ordinary_morning(stage: Stage) -> None:
     stage.say(PLAIN.key, "sent, answered, recorded.")
     again = await stage.call(PLAIN)
     if not again.replayed or len(stage.effects(PLAIN.key)) != 1:
-        raise DemoStopped(f"{PLAIN.key} was not replayed.")
+        raise DemoStopped(f"{PLAIN.key} was asked for twice and was not simply answered from the ledger.")
     stage.say(PLAIN.key, "asked again: answered from the ledger, not sent.")
     await refused(stage.call(TOO_MUCH), Refused)
     stage.say(TOO_MUCH.key, "9000.00 is over the limit: refused, nothing sent.")
