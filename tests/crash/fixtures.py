@@ -1,24 +1,14 @@
-"""Fixtures for tests over real processes: each store in turn, and workers that are ended whatever happens."""
+"""Workers for tests over real processes; they are ended whatever happens."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
 from tests.crash.process import Worker
 
 Start = Callable[..., Awaitable[Worker]]
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a new, empty ledger, in each store in turn."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'ledger.db'}"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
 
 
 @pytest.fixture

@@ -44,5 +44,5 @@ async def kinds(house: Tollhouse, key: str, *, looks: bool = False) -> list[str]
 async def eventually(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = 20.0) -> None:
     """Wait for what nobody tells of. Raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
-        while not await holds():
+        while not await holds():  # noqa: ASYNC110 (there is no event to wait for)
             await asyncio.sleep(0.02)

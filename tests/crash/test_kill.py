@@ -40,10 +40,10 @@ AT: dict[str, Left] = {
 DOUBTFUL = [point for point in AT if point not in ("before_departure", "after_outcome")]
 
 
-async def killed(start: Start, store_url: str, receiver: Receiver, point: str, *, tool: str = "credit") -> None:
+async def killed(start: Start, house_store_url: str, receiver: Receiver, point: str, *, tool: str = "credit") -> None:
     """A worker that died at ``point`` of a call."""
     options = {"tests.crash.tools:credits": {"url": receiver.url}}
-    worker = await start(store_url, options, {"point": point})
+    worker = await start(house_store_url, options, {"point": point})
     with pytest.raises(Gone):
         await worker.ask("call", tool, ASKED, key=KEY)
     await worker.until_dead()
@@ -53,13 +53,13 @@ async def killed(start: Start, store_url: str, receiver: Receiver, point: str, *
 @pytest.mark.parametrize("point", DOUBTFUL)
 @pytest.mark.parametrize("tool", ["credit", "plain_credit"])
 async def test_killed_call_is_in_doubt_and_a_hook_deployed_later_settles_it(
-    start: Start, store_url: str, receiver: Receiver, point: str, tool: str
+    start: Start, house_store_url: str, receiver: Receiver, point: str, tool: str
 ) -> None:
     """After commit 1 nobody runs it again by itself; what the receiver says in the end is what is recorded."""
-    await killed(start, store_url, receiver, point, tool=tool)
+    await killed(start, house_store_url, receiver, point, tool=tool)
     heard = Heard()
     without_hook = {each.name: each for each in tools.credits(receiver.url)}
-    async with Tollhouse.open(store_url, tools=without_hook.values(), lease_s=LEASE_S, on_event=heard) as house:
+    async with Tollhouse.open(house_store_url, tools=without_hook.values(), lease_s=LEASE_S, on_event=heard) as house:
         told = await heard.until("doubt_appeared", key=KEY)
         assert told["tool"] == tool
         with pytest.raises(InDoubt):
@@ -68,7 +68,7 @@ async def test_killed_call_is_in_doubt_and_a_hook_deployed_later_settles_it(
         assert (await house.get(KEY)).state is State.IN_DOUBT
     assert len(receiver.effects()) == AT[point].effects
     with_hook = tools.credits(receiver.url, hooks=True)
-    async with Tollhouse.open(store_url, tools=with_hook, lease_s=LEASE_S, on_event=heard) as house:
+    async with Tollhouse.open(house_store_url, tools=with_hook, lease_s=LEASE_S, on_event=heard) as house:
         await heard.until("doubt_settled", key=KEY)
         record = await house.get(KEY)
         assert record.state is AT[point].settled
@@ -81,10 +81,10 @@ async def test_killed_call_is_in_doubt_and_a_hook_deployed_later_settles_it(
     assert len(receiver.requests(method="POST")) == AT[point].effects
 
 
-async def test_kill_before_commit_1_leaves_the_key_free(start: Start, store_url: str, receiver: Receiver) -> None:
+async def test_kill_before_commit_1_leaves_the_key_free(start: Start, house_store_url: str, receiver: Receiver) -> None:
     """Nothing was written and nothing sent: the same key runs once in a fresh process."""
-    await killed(start, store_url, receiver, "before_departure")
-    async with Tollhouse.open(store_url, tools=tools.credits(receiver.url), lease_s=LEASE_S) as house:
+    await killed(start, house_store_url, receiver, "before_departure")
+    async with Tollhouse.open(house_store_url, tools=tools.credits(receiver.url), lease_s=LEASE_S) as house:
         with pytest.raises(UnknownCall):
             await house.get(KEY)
         outcome = await house.call("credit", ASKED, key=KEY)
@@ -94,11 +94,13 @@ async def test_kill_before_commit_1_leaves_the_key_free(start: Start, store_url:
 
 
 async def test_kill_after_commit_2_replays_without_any_recovery(
-    start: Start, store_url: str, receiver: Receiver
+    start: Start, house_store_url: str, receiver: Receiver
 ) -> None:
     """The outcome was durable before anybody saw its acknowledgement; a fresh process replays it at once."""
-    await killed(start, store_url, receiver, "after_outcome")
-    async with Tollhouse.open(store_url, tools=tools.credits(receiver.url), lease_s=LEASE_S, background=False) as house:
+    await killed(start, house_store_url, receiver, "after_outcome")
+    async with Tollhouse.open(
+        house_store_url, tools=tools.credits(receiver.url), lease_s=LEASE_S, background=False
+    ) as house:
         outcome = await house.call("credit", ASKED, key=KEY)
         assert (outcome.value, outcome.replayed) == (receiver.effects()[0].id, True)
         assert await kinds(house, KEY) == ["departed", "outcome"]
@@ -106,13 +108,13 @@ async def test_kill_after_commit_2_replays_without_any_recovery(
 
 
 @pytest.mark.parametrize("point", ["inside_before_send", "before_record", "after_record"])
-async def test_killed_read_runs_again(start: Start, store_url: str, receiver: Receiver, point: str) -> None:
+async def test_killed_read_runs_again(start: Start, house_store_url: str, receiver: Receiver, point: str) -> None:
     """A read is never in doubt: what was not recorded runs again, what was is replayed."""
     options = {"tests.crash.tools:reading": {"url": receiver.url}}
-    worker = await start(store_url, options, {"point": point})
+    worker = await start(house_store_url, options, {"point": point})
     with pytest.raises(Gone):
         await worker.ask("call", "count_credits", {"account": "a1"}, key=KEY)
-    async with Tollhouse.open(store_url, tools=tools.reading(receiver.url), lease_s=LEASE_S) as house:
+    async with Tollhouse.open(house_store_url, tools=tools.reading(receiver.url), lease_s=LEASE_S) as house:
         outcome = await house.call("count_credits", {"account": "a1"}, key=KEY)
         assert (outcome.value, outcome.replayed) == (0, point == "after_record")
         assert await kinds(house, KEY) == ["recorded"]

@@ -22,22 +22,22 @@ ASKED = {"account": "a1", "cents": 2500}
 
 
 async def in_doubt(
-    start: Start, store_url: str, receiver: Receiver, toolset: str, tool: str, **options: object
+    start: Start, house_store_url: str, receiver: Receiver, toolset: str, tool: str, **options: object
 ) -> None:
     """A call that took effect and whose worker died before it could say so; nobody has noticed yet."""
     offered = {f"tests.crash.tools:{toolset}": {"url": receiver.url, **options}}
-    worker = await start(store_url, offered, {"point": "before_outcome"}, background=False)
+    worker = await start(house_store_url, offered, {"point": "before_outcome"}, background=False)
     with pytest.raises(Gone):
         await worker.ask("call", tool, ASKED, key=KEY)
     await worker.until_dead()
 
 
 async def dies_settling(
-    start: Start, store_url: str, receiver: Receiver, point: str, toolset: str, **options: object
+    start: Start, house_store_url: str, receiver: Receiver, point: str, toolset: str, **options: object
 ) -> Worker:
     """A second worker, which sweeps and reconciles by itself, and dies at ``point`` of that."""
     offered = {f"tests.crash.tools:{toolset}": {"url": receiver.url, **options}}
-    worker = await start(store_url, offered, {"point": point})
+    worker = await start(house_store_url, offered, {"point": point})
     await worker.until_dead()
     assert worker.reached == [point]
     return worker
@@ -45,12 +45,12 @@ async def dies_settling(
 
 @pytest.mark.parametrize("point", ["before_set_aside", "after_set_aside", "before_look_up", "after_look_up"])
 async def test_killed_reconciler_is_taken_over_by_the_next(
-    start: Start, store_url: str, receiver: Receiver, point: str
+    start: Start, house_store_url: str, receiver: Receiver, point: str
 ) -> None:
     """A reconciler holds nothing: what it had written stands, what it had not is done again, and nothing is sent."""
-    await in_doubt(start, store_url, receiver, "credits", "credit")
-    await dies_settling(start, store_url, receiver, point, "credits", hooks=True)
-    async with Tollhouse.open(store_url, tools=tools.credits(receiver.url, hooks=True), lease_s=LEASE_S) as house:
+    await in_doubt(start, house_store_url, receiver, "credits", "credit")
+    await dies_settling(start, house_store_url, receiver, point, "credits", hooks=True)
+    async with Tollhouse.open(house_store_url, tools=tools.credits(receiver.url, hooks=True), lease_s=LEASE_S) as house:
         record = await house.wait(KEY, timeout_s=20)
         assert (record.state, record.result) == (State.SUCCEEDED, receiver.effects()[0].id)
         assert await kinds(house, KEY) == ["departed", "owner_lost", "settled"]
@@ -59,13 +59,13 @@ async def test_killed_reconciler_is_taken_over_by_the_next(
 
 @pytest.mark.parametrize(("point", "numbers"), [("before_resend", 2), ("after_resend", 3), ("inside_before_send", 3)])
 async def test_killed_resend_is_sent_again_under_the_same_key(
-    start: Start, store_url: str, receiver: Receiver, point: str, numbers: int
+    start: Start, house_store_url: str, receiver: Receiver, point: str, numbers: int
 ) -> None:
     """Each sending is an attempt of its own, each with the same key and bytes: the receiver has one effect."""
     receiver.mode("credits", keyed=True)
-    await in_doubt(start, store_url, receiver, "keyed", "keyed_credit")
-    await dies_settling(start, store_url, receiver, point, "keyed")
-    async with Tollhouse.open(store_url, tools=tools.keyed(receiver.url), lease_s=LEASE_S) as house:
+    await in_doubt(start, house_store_url, receiver, "keyed", "keyed_credit")
+    await dies_settling(start, house_store_url, receiver, point, "keyed")
+    async with Tollhouse.open(house_store_url, tools=tools.keyed(receiver.url), lease_s=LEASE_S) as house:
         record = await house.wait(KEY, timeout_s=20)
         assert (record.state, record.result) == (State.SUCCEEDED, receiver.effects()[0].id)
         assert len(record.attempts) == numbers
@@ -77,16 +77,16 @@ async def test_killed_resend_is_sent_again_under_the_same_key(
 
 @pytest.mark.parametrize("point", ["before_decision", "after_decision"])
 async def test_killed_decision_is_whole_or_nothing(
-    start: Start, store_url: str, receiver: Receiver, point: str
+    start: Start, house_store_url: str, receiver: Receiver, point: str
 ) -> None:
     """A person's word is durable before they see that it is; where it is not, they can give it again."""
-    await in_doubt(start, store_url, receiver, "credits", "credit")
+    await in_doubt(start, house_store_url, receiver, "credits", "credit")
     offered = {"tests.crash.tools:credits": {"url": receiver.url}}
-    worker = await start(store_url, offered, {"point": point})
+    worker = await start(house_store_url, offered, {"point": point})
     await worker.until_told("doubt_appeared")
     with pytest.raises(Gone):
         await worker.ask("resolve", KEY, {"happened": "credit-x"}, by="ada", reason="in the books")
-    async with Tollhouse.open(store_url, tools=tools.credits(receiver.url), lease_s=LEASE_S) as house:
+    async with Tollhouse.open(house_store_url, tools=tools.credits(receiver.url), lease_s=LEASE_S) as house:
         if point == "before_decision":
             assert (await house.get(KEY)).state is State.IN_DOUBT
             await house.resolve(KEY, happened("credit-x"), by="ada", reason="in the books")
@@ -100,15 +100,15 @@ async def test_killed_decision_is_whole_or_nothing(
 
 @pytest.mark.parametrize("point", ["before_compensation", "after_compensation"])
 async def test_killed_compensation_settles_with_its_original_or_not_at_all(
-    start: Start, store_url: str, receiver: Receiver, point: str
+    start: Start, house_store_url: str, receiver: Receiver, point: str
 ) -> None:
     """The original is compensated in the commit that settles its compensation, and undone once."""
     offered = {"tests.crash.tools:credits": {"url": receiver.url, "hooks": True}}
-    worker = await start(store_url, offered, {"point": point})
+    worker = await start(house_store_url, offered, {"point": point})
     await worker.ask("call", "credit", ASKED, key=KEY)
     with pytest.raises(Gone):
         await worker.ask("compensate", KEY, by="ada", reason="wrong account")
-    async with Tollhouse.open(store_url, tools=tools.credits(receiver.url, hooks=True), lease_s=LEASE_S) as house:
+    async with Tollhouse.open(house_store_url, tools=tools.credits(receiver.url, hooks=True), lease_s=LEASE_S) as house:
         undone = State.SUCCEEDED if point == "before_compensation" else State.COMPENSATED
         assert (await house.get(KEY)).state is undone
         undo = await house.wait(f"{KEY}:compensate", timeout_s=20)
@@ -122,21 +122,23 @@ async def test_killed_compensation_settles_with_its_original_or_not_at_all(
 # case H11
 @pytest.mark.parametrize("point", ["after_decision", "after_departure", "before_function"])
 async def test_killed_after_approval_still_runs_or_is_in_doubt(
-    start: Start, store_url: str, receiver: Receiver, point: str
+    start: Start, house_store_url: str, receiver: Receiver, point: str
 ) -> None:
     """What was approved runs by itself in the next worker; once departed, it is a doubt like any other."""
     offered = {"tests.crash.tools:guarded": {"url": receiver.url}}
-    async with Tollhouse.open(store_url, tools=tools.guarded(receiver.url), background=False) as house:
+    async with Tollhouse.open(house_store_url, tools=tools.guarded(receiver.url), background=False) as house:
         with pytest.raises(Held):
             await house.call("delete_account", {"account": "a1"}, key=KEY, run_when_approved=True)
-    worker = await start(store_url, offered, {"point": point})
+    worker = await start(house_store_url, offered, {"point": point})
     approval = worker.ask("approve", KEY, by="ada")
     await worker.until_dead()
     if point == "after_decision":
         with pytest.raises(Gone):
             await approval
     heard = Heard()
-    async with Tollhouse.open(store_url, tools=tools.guarded(receiver.url), lease_s=LEASE_S, on_event=heard) as house:
+    async with Tollhouse.open(
+        house_store_url, tools=tools.guarded(receiver.url), lease_s=LEASE_S, on_event=heard
+    ) as house:
         if point == "after_decision":
             assert (await house.wait(KEY, timeout_s=20)).state is State.SUCCEEDED
             assert await kinds(house, KEY) == ["held", "approved", "departed", "outcome"]

@@ -30,21 +30,21 @@ UNSENT = ["after_departure", "before_function", "inside_before_send"]
 SENT = ["inside_after_send", "after_function", "before_outcome"]
 
 
-async def frozen(start: Start, store_url: str, receiver: Receiver, point: str, tool: str = "credit") -> Any:
+async def frozen(start: Start, house_store_url: str, receiver: Receiver, point: str, tool: str = "credit") -> Any:
     """A worker that stands still at ``point`` of a call, and the answer it owes."""
     options = {"tests.crash.tools:credits": {"url": receiver.url}}
-    worker = await start(store_url, options, {"point": point, "action": "stop"})
+    worker = await start(house_store_url, options, {"point": point, "action": "stop"})
     answer = worker.ask("call", tool, ASKED, key=KEY)
     await worker.until_stopped()
     return worker, answer
 
 
 @asynccontextmanager
-async def takeover(store_url: str, receiver: Receiver, **options: Any) -> AsyncIterator[tuple[Tollhouse, Heard]]:
+async def takeover(house_store_url: str, receiver: Receiver, **options: Any) -> AsyncIterator[tuple[Tollhouse, Heard]]:
     """A house in this process, once it has set the frozen owner aside."""
     heard = Heard()
     offered = tools.credits(receiver.url, **options)
-    async with Tollhouse.open(store_url, tools=offered, lease_s=LEASE_S, on_event=heard) as house:
+    async with Tollhouse.open(house_store_url, tools=offered, lease_s=LEASE_S, on_event=heard) as house:
         await heard.until("doubt_appeared", key=KEY)
         yield house, heard
 
@@ -64,11 +64,11 @@ async def is_ended(house: Tollhouse, owner_id: str) -> bool:
 
 @pytest.mark.parametrize("point", UNSENT)
 async def test_frozen_before_sending_does_not_send_after_it_was_set_aside(
-    start: Start, store_url: str, receiver: Receiver, point: str
+    start: Start, house_store_url: str, receiver: Receiver, point: str
 ) -> None:
     """The last check sees the lost lease: nothing leaves, and the proof of that makes the call ready again."""
-    worker, answer = await frozen(start, store_url, receiver, point)
-    async with takeover(store_url, receiver) as (house, _):
+    worker, answer = await frozen(start, house_store_url, receiver, point)
+    async with takeover(house_store_url, receiver) as (house, _):
         with pytest.raises(Answered) as refused:
             await wakes(worker, answer)
         assert (refused.value.code, refused.value.sent) == ("call_not_sent", "no")
@@ -83,11 +83,11 @@ async def test_frozen_before_sending_does_not_send_after_it_was_set_aside(
 
 @pytest.mark.parametrize("point", UNSENT)
 async def test_frozen_before_sending_stays_unsent_after_a_person_settled_it(
-    start: Start, store_url: str, receiver: Receiver, point: str
+    start: Start, house_store_url: str, receiver: Receiver, point: str
 ) -> None:
     """A settlement moves the fence as well; that nothing left agrees with it, so there is no contradiction."""
-    worker, answer = await frozen(start, store_url, receiver, point)
-    async with takeover(store_url, receiver) as (house, heard):
+    worker, answer = await frozen(start, house_store_url, receiver, point)
+    async with takeover(house_store_url, receiver) as (house, heard):
         await house.resolve(KEY, did_not_happen("not in the books"), by="ada", reason="looked")
         with pytest.raises(Answered) as failed:
             await wakes(worker, answer)
@@ -101,11 +101,11 @@ async def test_frozen_before_sending_stays_unsent_after_a_person_settled_it(
 
 @pytest.mark.parametrize("point", SENT)
 async def test_frozen_after_sending_answers_late_and_settles_its_own_doubt(
-    start: Start, store_url: str, receiver: Receiver, point: str
+    start: Start, house_store_url: str, receiver: Receiver, point: str
 ) -> None:
     """The late outcome is first-hand: it ends the doubt, and the caller gets the value."""
-    worker, answer = await frozen(start, store_url, receiver, point)
-    async with takeover(store_url, receiver) as (house, _):
+    worker, answer = await frozen(start, house_store_url, receiver, point)
+    async with takeover(house_store_url, receiver) as (house, _):
         assert (await house.get(KEY)).state is State.IN_DOUBT
         late = await wakes(worker, answer)
         assert (late["state"], late["value"]) == ("succeeded", receiver.effects()[0].id)
@@ -118,11 +118,11 @@ async def test_frozen_after_sending_answers_late_and_settles_its_own_doubt(
 
 @pytest.mark.parametrize("point", SENT)
 async def test_frozen_after_sending_contradicts_a_person_who_said_no(
-    start: Start, store_url: str, receiver: Receiver, point: str
+    start: Start, house_store_url: str, receiver: Receiver, point: str
 ) -> None:
     """The decision stands, the late outcome stands beside it, and everybody is told of the contradiction."""
-    worker, answer = await frozen(start, store_url, receiver, point)
-    async with takeover(store_url, receiver) as (house, _):
+    worker, answer = await frozen(start, house_store_url, receiver, point)
+    async with takeover(house_store_url, receiver) as (house, _):
         await house.resolve(KEY, did_not_happen("not in the books"), by="ada", reason="looked")
         with pytest.raises(Answered) as contradicted:
             await wakes(worker, answer)
@@ -137,10 +137,12 @@ async def test_frozen_after_sending_contradicts_a_person_who_said_no(
     assert len(receiver.effects()) == 1
 
 
-async def test_frozen_before_commit_1_finds_its_key_taken(start: Start, store_url: str, receiver: Receiver) -> None:
+async def test_frozen_before_commit_1_finds_its_key_taken(
+    start: Start, house_store_url: str, receiver: Receiver
+) -> None:
     """Another process made the call meanwhile: the woken one's insert is refused, and it replays."""
-    worker, answer = await frozen(start, store_url, receiver, "before_departure")
-    async with Tollhouse.open(store_url, tools=tools.credits(receiver.url), lease_s=LEASE_S) as house:
+    worker, answer = await frozen(start, house_store_url, receiver, "before_departure")
+    async with Tollhouse.open(house_store_url, tools=tools.credits(receiver.url), lease_s=LEASE_S) as house:
         mine = await house.call("credit", ASKED, key=KEY)
         theirs = await wakes(worker, answer)
         assert (theirs["value"], theirs["replayed"]) == (mine.value, True)
@@ -148,11 +150,11 @@ async def test_frozen_before_commit_1_finds_its_key_taken(start: Start, store_ur
 
 
 async def test_frozen_before_commit_1_departs_only_as_a_new_incarnation(
-    start: Start, store_url: str, receiver: Receiver
+    start: Start, house_store_url: str, receiver: Receiver
 ) -> None:
     """The store refuses a departure in the name of an owner that was ended; the woken process takes a new lease."""
-    worker, answer = await frozen(start, store_url, receiver, "before_departure")
-    async with Tollhouse.open(store_url, tools=[], lease_s=LEASE_S) as house:
+    worker, answer = await frozen(start, house_store_url, receiver, "before_departure")
+    async with Tollhouse.open(house_store_url, tools=[], lease_s=LEASE_S) as house:
         await eventually(lambda: is_ended(house, worker.owner))
         value = (await wakes(worker, answer))["value"]
         record = await house.get(KEY)
@@ -161,10 +163,10 @@ async def test_frozen_before_commit_1_departs_only_as_a_new_incarnation(
     assert len(receiver.effects()) == 1
 
 
-async def test_frozen_after_commit_2_changes_nothing(start: Start, store_url: str, receiver: Receiver) -> None:
+async def test_frozen_after_commit_2_changes_nothing(start: Start, house_store_url: str, receiver: Receiver) -> None:
     """It was recorded in time: no doubt appears, and the woken caller gets its value."""
-    worker, answer = await frozen(start, store_url, receiver, "after_outcome")
-    async with Tollhouse.open(store_url, tools=tools.credits(receiver.url), lease_s=LEASE_S) as house:
+    worker, answer = await frozen(start, house_store_url, receiver, "after_outcome")
+    async with Tollhouse.open(house_store_url, tools=tools.credits(receiver.url), lease_s=LEASE_S) as house:
         assert (await house.call("credit", ASKED, key=KEY)).replayed
         assert (await wakes(worker, answer))["value"] == receiver.effects()[0].id
         assert await kinds(house, KEY) == ["departed", "outcome"]
@@ -172,11 +174,11 @@ async def test_frozen_after_commit_2_changes_nothing(start: Start, store_url: st
 
 
 async def test_unchecked_frozen_sender_is_never_declared_absent(
-    start: Start, store_url: str, receiver: Receiver
+    start: Start, house_store_url: str, receiver: Receiver
 ) -> None:
     """A tool that asks nobody may still send when it wakes: no look-up's absence counts, and then the effect comes."""
-    worker, answer = await frozen(start, store_url, receiver, "before_function", "plain_credit")
-    async with takeover(store_url, receiver, hooks=True) as (house, heard):
+    worker, answer = await frozen(start, house_store_url, receiver, "before_function", "plain_credit")
+    async with takeover(house_store_url, receiver, hooks=True) as (house, heard):
         for _ in range(3):
             record = await house.reconcile(KEY)
             assert record.state is State.IN_DOUBT
@@ -188,16 +190,16 @@ async def test_unchecked_frozen_sender_is_never_declared_absent(
 
 
 async def test_woken_caller_of_a_hung_tool_hears_of_the_doubt_in_its_time(
-    start: Start, store_url: str, receiver: Receiver
+    start: Start, house_store_url: str, receiver: Receiver
 ) -> None:
     """Its call was set aside while it slept, and the receiver never answers: the timeout still ends the wait."""
     receiver.fault("hold_after_effect")
     options = {"tests.crash.tools:credits": {"url": receiver.url}}
-    worker = await start(store_url, options)
+    worker = await start(house_store_url, options)
     answer = worker.ask("call", "plain_credit", ASKED, key=KEY, attempt_timeout_s=2.5)
     await receiver.await_for_effects(1)
     await worker.stop()
-    async with takeover(store_url, receiver) as (house, _):
+    async with takeover(house_store_url, receiver) as (house, _):
         with pytest.raises(Answered) as doubt:
             await wakes(worker, answer)
         assert (doubt.value.code, doubt.value.sent) == ("call_in_doubt", "maybe")
