@@ -7,6 +7,7 @@ rules themselves are in ``ledger/decisions.py``; here they meet the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -195,16 +196,22 @@ class People:
         step: Callable[[CallRecord], Change],
         blobs: tuple[Blob, ...] = (),
     ) -> CallRecord:
-        try:
-            change = step(record)
-        except Forbidden as forbidden:
-            raise await self._forbidden(record, decision, forbidden) from None
-        try:
-            after = await commit(self._core.store, change, self._core.ids.new(Prefix.DECISION), blobs=blobs)
-        except Stale as stale:
-            raise await self._lost(stale.record or record, decision) from None
-        self._core.tell_of(record, after)
-        return after
+        """Compare-and-set. A look-up noted meanwhile changes nothing of what was decided on, so that is no conflict."""
+        while True:
+            try:
+                change = step(record)
+            except Forbidden as forbidden:
+                raise await self._forbidden(record, decision, forbidden) from None
+            try:
+                after = await commit(self._core.store, change, self._core.ids.new(Prefix.DECISION), blobs=blobs)
+            except Stale as stale:
+                now = stale.record
+                if decision.version is not None or now is None or not _alike(record, now):
+                    raise await self._lost(now or record, decision) from None
+                record = now
+            else:
+                self._core.tell_of(record, after)
+                return after
 
     async def _lost(self, record: CallRecord, decision: Decision) -> TollhouseError:
         """Somebody was faster: their decision stands, this try is history."""
@@ -262,6 +269,12 @@ def _decision(verb: str, by: Any, reason: Any, version: int | None, *, reason_ne
     if reason is not None and len(reason) > REASON_LENGTH_MOST:
         raise InvalidSetting(f"The reason has more than {REASON_LENGTH_MOST} characters.")
     return Decision(verb, by, reason, version)
+
+
+def _alike(before: CallRecord, after: CallRecord) -> bool:
+    """Whether nothing but notes came between: look-ups that settled nothing, tries that lost."""
+    notes = ("version", "updated_at_us", "due_at_us", "looks", "head_seq", "head_hash")
+    return replace(after, **{name: getattr(before, name) for name in notes}) == before
 
 
 def _who_decided(record: CallRecord) -> str:
