@@ -217,6 +217,20 @@ async def test_cancelled_caller_does_not_cancel_its_write(tmp_path: Path) -> Non
         assert record.state is State.DEPARTED
 
 
+async def test_caller_cancelled_while_it_looks_around_leaves_its_write_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write has begun when it was asked for, also in the moment in which it waits for company."""
+    monkeypatch.setattr(Pace, "quick", True)
+    async with opened(tmp_path) as store:
+        writing = asyncio.create_task(store.write(departure("k1")))
+        await asyncio.sleep(0)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+    assert look(tmp_path, "SELECT key FROM calls") == [("k1",)]
+
+
 async def test_close_finishes_what_waits_and_refuses_what_comes(tmp_path: Path) -> None:
     """A pending write is applied; later ones, and reads, raise."""
     store = await open_store(f"sqlite:///{tmp_path}/ledger.db")

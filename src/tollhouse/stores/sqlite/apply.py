@@ -154,8 +154,11 @@ def _twin_of(connection: sqlite3.Connection, item: Item) -> CallRecord | None:
 
 
 def _not_applied(connection: sqlite3.Connection, item: Item, answer: Written) -> Written:
-    """The answer of an item beside a refused one: it was not applied either, and its record stands as it was."""
-    if not answer.applied or _was_applied(connection, item.write):
+    """The answer of an item once all were undone: why it was refused, or that it would have been applied alone.
+
+    What stands is read anew, as it may have shown what an item before had changed.
+    """
+    if answer.refusal is Refusal.REPEAT or (answer.applied and _was_applied(connection, item.write)):
         return answer
     record = item.write.record
-    return Written(Refusal.STALE, reads.get(connection, record.tenant, record.key))
+    return Written(answer.refusal or Refusal.STALE, reads.get(connection, record.tenant, record.key))

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tollhouse.errors import StoreLocked
+from tollhouse.errors import HouseClosed, StoreLocked
 from tollhouse.ledger.store import Counters, Written
 from tollhouse.stores.common.errors import closed
 from tollhouse.stores.sqlite.apply import Item
@@ -56,7 +56,7 @@ class Writer:
         job = Job(items)
         if self._may_commit_here():
             if self._arriving or self._pace.should_look_around():
-                await self._look_around()
+                await self._look_around(job)
             if not self._arriving and self._may_commit_here() and self._commit_here(job):
                 return job.result()
         self._pace.met_others()
@@ -66,11 +66,18 @@ class Writer:
             self._watch = self._loop.call_later(self._busy_timeout_s, self._give_up_waiting)
         return await job.future
 
-    async def _look_around(self) -> None:
-        """Let others who are ready to write in this round of the loop come first, so that they share a commit."""
+    async def _look_around(self, job: Job) -> None:
+        """Let others who are ready to write in this round of the loop come first, so that they share a commit.
+
+        A caller who is cancelled here leaves its write behind: it has begun.
+        """
         self._arriving += 1
         try:
             await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            with contextlib.suppress(HouseClosed):
+                self._enqueue(job)
+            raise
         finally:
             self._arriving -= 1
 
