@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.support.postgres import Databases
-from tollhouse import Tollhouse, Tool
+from tollhouse import RecordedCall, Tollhouse, Tool
 from tollhouse.errors import StoreUnavailable
 from tollhouse.house import opening
 from tollhouse.ledger.store import LeaseConnection, Renewal, Write, Written
@@ -84,6 +84,15 @@ async def opened(url: str, *tools: Tool[Any], interfering: bool = False, **setti
         return await Tollhouse.open(url, tools=tools, **{**usual, **settings})
 
 
+async def settled_down(house: Tollhouse, key: str) -> RecordedCall:
+    """The call once none of its attempts runs any more."""
+    while True:
+        call = await house.get(key)
+        if not any(attempt.running for attempt in call.attempts):
+            return call
+        await asyncio.sleep(0.005)
+
+
 def interfering(house: Tollhouse) -> Interfering:
     """The store of a house that was opened with ``interfering=True``."""
     store: Any = house.store
@@ -105,8 +114,8 @@ class Interfering:
         self.lose_renewals = False
         self.fences = 0
         """How often a fence was asked for."""
-        self.holding: asyncio.Event | None = None
-        """While set up, writes are applied, and their answers wait for the event."""
+        self._go_on = asyncio.Event()
+        self._hold_next = False
         self.held = asyncio.Event()
         """Set when an answer was held back."""
 
@@ -123,16 +132,25 @@ class Interfering:
         """Fail no more."""
         self._failures.clear()
 
+    def hold_next(self) -> None:
+        """Let the next write be applied, and its answer wait until it is let go."""
+        self._hold_next = True
+
+    def let_go(self) -> None:
+        """Give the answer that was held back."""
+        self._go_on.set()
+
     async def write(self, *writes: Write) -> tuple[Written, ...]:
         when, error = self._failures.pop(0) if self._failures else (None, None)
+        hold, self._hold_next = self._hold_next, False
         if when == "before" and error is not None:
             raise type(error)(error.cause)
         written: tuple[Written, ...] = await self._store.write(*writes)
         if when == "after" and error is not None:
             raise type(error)(error.cause)
-        if self.holding is not None:
+        if hold:
             self.held.set()
-            await self.holding.wait()
+            await self._go_on.wait()
         return written
 
     async def fence(self, tenant: str, key: str) -> Any:
