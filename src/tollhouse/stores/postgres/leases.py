@@ -21,6 +21,9 @@ T = TypeVar("T")
 _END_S = 2.0
 """How long a process that leaves spends on saying so."""
 
+_RENEWAL_MIN_S = 1.0
+"""What a renewal may take at least, however short its lease: a connection is not made in less on a busy machine."""
+
 _GRACE_S = 1.0
 """What a step may take beyond its own bound before its thread counts as stuck."""
 
@@ -64,7 +67,7 @@ class Leases:
             thread.finish(self._link.close())
 
     def _renewed(self, statement: str, values: tuple[Any, ...], lease_s: float) -> Renewal:
-        (row,) = self._run(statement, (*values, round(lease_s * 1_000_000)), lease_s / 3)
+        (row,) = self._run(statement, (*values, round(lease_s * 1_000_000)), max(lease_s / 3, _RENEWAL_MIN_S))
         until_us = row["lease_until_us"]
         return Renewal(until_us is not None, row["now_us"], until_us or 0)
 

@@ -99,7 +99,7 @@ class Link:
                 timeout=min(within_s, target.connect_timeout_s),
                 statement_cache_size=100 if target.statement_cache else 0,
                 max_cached_statement_lifetime=0,
-                server_settings=self._settings() if target.statement_cache else None,
+                server_settings=session_settings(target, self._limit_s) if target.statement_cache else None,
             )
         except ValueError:
             # The driver quotes the URL, password and all.
@@ -115,20 +115,6 @@ class Link:
         self._connection = connection
         return connection
 
-    def _settings(self) -> dict[str, str]:
-        """The session's settings; behind a pooler in transaction mode they would reach somebody else's."""
-        settings = {
-            "statement_timeout": f"{self._limit_s * 900:.0f}ms",
-            "lock_timeout": f"{self._limit_s * 600:.0f}ms",
-            "idle_in_transaction_session_timeout": f"{self._limit_s * 2000:.0f}ms",
-            # A guarded update that waited for another must look at the row again, not fail.
-            "default_transaction_isolation": "read committed",
-            "jit": "off",
-        }
-        if "application_name=" not in self.target.dsn:
-            settings["application_name"] = "tollhouse"
-        return settings
-
     async def _vet(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         """Asked on every connection: the server that comes back, or another of its name, may be set otherwise."""
         row = await connection.fetchrow(meta.FITNESS, timeout=self._limit_s)
@@ -140,6 +126,23 @@ class Link:
         for setting in () if self._volatile else ("fsync", "synchronous_commit"):
             if row[setting] == "off":
                 raise Unfit(_not_durable(f"runs with {setting}=off"))
+
+
+def session_settings(target: Target, limit_s: float) -> dict[str, str]:
+    """The settings of a session; behind a pooler in transaction mode they would reach somebody else's."""
+    settings = {
+        "statement_timeout": f"{limit_s * 900:.0f}ms",
+        "lock_timeout": f"{limit_s * 600:.0f}ms",
+        "idle_in_transaction_session_timeout": f"{limit_s * 2000:.0f}ms",
+        # A guarded update that waited for another must look at the row again, not fail.
+        "default_transaction_isolation": "read committed",
+        # Plans are kept. One made while a table was empty would read it from end to end when it is full.
+        "enable_seqscan": "off",
+        "jit": "off",
+    }
+    if "application_name=" not in target.dsn:
+        settings["application_name"] = "tollhouse"
+    return settings
 
 
 def _wrong_encoding(encoding: str) -> TollhouseError:

@@ -13,6 +13,8 @@ from tollhouse.stores.postgres.statements import meta
 
 SCHEMA = load("tollhouse.stores.postgres")
 
+_TAKEN = (asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError, asyncpg.DuplicateFunctionError)
+_CONTRADICTED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 _OWN_PLACE = "Give the ledger a database of its own, or a schema by ?schema=NAME in the URL."
 
 
@@ -56,12 +58,15 @@ async def _apply(link: Link, migrations: Sequence[Migration]) -> None:
     if link.target.schema:
         await link.script(f'CREATE SCHEMA IF NOT EXISTS "{link.target.schema}"')
         await link.script(f'SET LOCAL search_path TO "{link.target.schema}"')
-    try:
-        for migration in migrations:
+    for migration in migrations:
+        try:
             await link.script(migration.sql)
-    except (asyncpg.DuplicateTableError, asyncpg.DuplicateObjectError, asyncpg.DuplicateFunctionError) as raw:
-        cause = f"The database holds something of another application under a name the ledger needs: {raw.args[0]}."
-        raise StoreSchema(cause, remedy=_OWN_PLACE) from raw
+        except _TAKEN as raw:
+            cause = f"The database holds something of another application under a name the ledger needs: {raw.args[0]}."
+            raise StoreSchema(cause, remedy=_OWN_PLACE) from raw
+        except _CONTRADICTED as raw:
+            cause = f"The migration {migration.name} does not fit what the database holds: {raw.args[0]}."
+            raise StoreSchema(cause, remedy="Mend the rows it names, then run `tollhouse db upgrade` again.") from raw
     await link.fetch(meta.PUT, "schema_version", str(migrations[-1].number))
     floor = max((m.min_release_schema for m in migrations if m.min_release_schema is not None), default=None)
     if floor is not None or migrations[0].number == 1:

@@ -59,11 +59,13 @@ OPEN_OWNERS = f"{_OPEN} SELECT DISTINCT unnest(string_to_array(owners, ' ')) AS 
 BY_SLOT = f"{_SELECT} FROM @calls c WHERE c.tenant = $1 AND c.repeat_slot = $2"
 
 # For writes that were refused: what stands under their keys, and whether an earlier try of the same write put it there.
+# Neither a plain join nor EXISTS, which may be hashed: no plan shall look at all calls or all events.
 STANDING = (
-    f"{_SELECT}, i.at AS item, EXISTS (SELECT FROM @events e WHERE e.tenant = i.tenant AND e.stream = i.stream"
-    " AND e.write_id = i.write_id) AS applied"
+    f"{_SELECT}, i.at AS item, (SELECT true FROM @events e WHERE e.tenant = i.tenant AND e.stream = i.stream"
+    " AND e.write_id = i.write_id LIMIT 1) IS NOT NULL AS applied"
     " FROM unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::text[]) i(at, tenant, key, stream, write_id)"
-    " LEFT JOIN @calls c ON c.tenant = i.tenant AND c.key = i.key"
+    " LEFT JOIN (SELECT * FROM @calls WHERE tenant = ANY ($2::text[]) AND key = ANY ($3::text[])) c"
+    " ON c.tenant = i.tenant AND c.key = i.key"
 )
 
 
@@ -82,7 +84,8 @@ REPEAT_KINDS = {"scope": "text", "tool": "text", "digest": "text", "call_group":
 """What a repeat check is bound as."""
 
 _BOUND = {name: f"${number}::{kind}" for number, (name, kind) in enumerate(REPEAT_KINDS.items(), start=2)}
-TWIN = f"{_SELECT} FROM @calls c WHERE {twin('$1', _BOUND)} ORDER BY c.created_at_us DESC, c.key DESC LIMIT 1"
+# The sum keeps the planner from walking all calls by age until it meets a twin.
+TWIN = f"{_SELECT} FROM @calls c WHERE {twin('$1', _BOUND)} ORDER BY c.created_at_us + 0 DESC, c.key DESC LIMIT 1"
 
 
 @cache

@@ -7,7 +7,8 @@ FITNESS = (
     " current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS in_recovery"
 )
 
-EXISTS = "SELECT to_regclass('@meta') IS NOT NULL AS found"
+# By way of `pg_class`, whose lock brings news of tables made since the transaction began.
+EXISTS = "SELECT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('@meta')) AS found"
 
 VERSIONS = "SELECT name, value FROM @meta WHERE name IN ('schema_version', 'min_release_schema')"
 
