@@ -90,6 +90,37 @@ def test_version_makes_a_decision_compare_and_set(run: Run, filled: Shop) -> Non
     assert [line.kind for line in record.history[-2:]] == ["settled", "decision_refused"]
 
 
+STALE = {
+    "resolve": ["--happened", "--reason", "r"],
+    "approve": [],
+    "deny": ["--reason", "r"],
+    "edit": ["--arguments", '{"name": "x"}'],
+    "retry": ["--reason", "r"],
+    "overturn": ["--reason", "r"],
+    "uphold": ["--reason", "r"],
+}
+
+
+@pytest.mark.parametrize("verb", STALE)
+def test_decision_on_another_version_than_the_one_shown_is_refused(run: Run, filled: Shop, verb: str) -> None:
+    """Even where the decision itself would be allowed; the call stays as it is."""
+    filled.credit("resolve", "lost")
+    filled.credit("retry", "bad")
+    for key in ("approve", "deny", "edit"):
+        filled.call("drop_table", key, name=key)
+    for key in ("overturn", "uphold"):
+        filled.credit(key, "lost")
+        filled.house.resolve(key, did_not_happen("no"), reason="no", by="bob")
+        filled.house.reconcile(key)
+    before = filled.house.get(verb)
+    options = (*STALE[verb], "--version", str(before.version + 1), "--by", "ada", "--json")
+    done = run("calls", verb, verb, *options, *filled.at)
+    assert (done.exit_code, done.json["error"]["code"]) == (1, "decision_conflict")
+    assert filled.house.get(verb).state == before.state
+    again = (*STALE[verb], "--version", str(filled.house.get(verb).version), "--by", "ada")
+    assert run("calls", verb, verb, *again, *filled.at).exit_code in (0, 3)
+
+
 def test_decision_with_json_answers_with_the_call(run: Run, filled: Shop) -> None:
     """The same shape as `show`, without its history."""
     filled.credit("order-1", "lost")

@@ -103,15 +103,17 @@ def test_story_of_a_contradiction(run: Run, filled: Shop) -> None:
 def test_story_of_an_approval(run: Run, filled: Shop) -> None:
     """Who was asked, who agreed, what was changed, and that it went."""
     filled.call("drop_table", "drop-1", name="users")
-    filled.house.approve("drop-1", by="ada")
-    filled.house.edit("drop-1", {"name": "old_users"}, by="bob")
+    filled.house.approve("drop-1", by="ada", reason="it is empty")
+    filled.house.edit("drop-1", {"name": "old_users"}, by="bob", reason="the wrong one")
     for name in ("ada", "bob"):
-        filled.house.approve("drop-1", by=name)
+        filled.house.approve("drop-1", by=name, reason="fine")
     filled.call("drop_table", "drop-1", name="users")
     done = run("calls", "show", "drop-1", *filled.at)
     assert words(done) == ["asked", "held", "approved", "edited", "approved", "approved", "asked", "sent", "happened"]
     assert "approval said hold: the contract requires approval" in story(done)[0]
-    assert "ada agreed; 1 of 2 needed" in story(done)[2]
+    assert "ada agreed; 1 of 2 needed: “it is empty”" in story(done)[2]
+    assert "approvals before are void: “the wrong one”" in story(done)[3]
+    assert "it may go: “fine”" in story(done)[5]
     assert 'name: "users" → "old_users"' in story(done)[3]
     assert "these are not the arguments that were asked for" in done.stdout
 

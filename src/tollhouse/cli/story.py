@@ -210,11 +210,15 @@ def _forced(facts: Facts) -> Iterator[Told]:
 
 
 def _voted(facts: Facts) -> Iterator[Told]:
-    yield Told("approved", _WAITS, f"{facts['by']} agreed; {facts['votes']} of {facts['quorum']} needed")
+    yield Told(
+        "approved", _WAITS, f"{facts['by']} agreed; {facts['votes']} of {facts['quorum']} needed{_because(facts)}"
+    )
 
 
 def _approved(facts: Facts) -> Iterator[Told]:
-    yield Told("approved", _GOOD, f"{facts['by']} agreed, the last of {facts['quorum']} needed; it may go")
+    yield Told(
+        "approved", _GOOD, f"{facts['by']} agreed, the last of {facts['quorum']} needed; it may go{_because(facts)}"
+    )
 
 
 def _edited(facts: Facts) -> Iterator[Told]:
@@ -223,7 +227,9 @@ def _edited(facts: Facts) -> Iterator[Told]:
         for name, change in (facts.get("difference") or {}).items()
     ]
     what = "; ".join(changed) or "nothing"
-    yield Told("edited", _WAITS, f"{facts['by']} changed the arguments ({what}); approvals before are void")
+    yield Told(
+        "edited", _WAITS, f"{facts['by']} changed the arguments ({what}); approvals before are void{_because(facts)}"
+    )
 
 
 def _denied(facts: Facts) -> Iterator[Told]:

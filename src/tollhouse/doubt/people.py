@@ -100,7 +100,9 @@ class People:
     ) -> CallRecord:
         """One person's yes, never the requester's."""
         decision = _decision("approve", by, reason, version, reason_needed=False)
-        return await self._now(key, decision, lambda r, now: decisions.approve(r, by, now, digest=digest))
+        return await self._now(
+            key, decision, lambda r, now: decisions.approve(r, by, now, digest=digest, reason=reason)
+        )
 
     async def deny(self, key: str, *, by: str, reason: str, version: int | None = None) -> CallRecord:
         """One person's no."""
@@ -124,7 +126,9 @@ class People:
         return await self._decide(
             record,
             decision,
-            lambda r: decisions.edit(r, by, encoded.text, encoded.digest, difference, self._core.clock.now_us()),
+            lambda r: decisions.edit(
+                r, by, encoded.text, encoded.digest, difference, self._core.clock.now_us(), reason
+            ),
         )
 
     async def retry(self, key: str, *, by: str, reason: str, version: int | None = None) -> CallRecord:

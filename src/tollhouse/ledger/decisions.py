@@ -52,7 +52,9 @@ class Finding:
 # -- approvals --------------------------------------------------------------------------------------------------------
 
 
-def approve(record: CallRecord, by: str, now_us: int, *, digest: str | None = None) -> Change:
+def approve(
+    record: CallRecord, by: str, now_us: int, *, digest: str | None = None, reason: str | None = None
+) -> Change:
     """One person's yes. Reaching the quorum makes the call ready; ``digest`` binds the vote to what was shown."""
     approval = _open_approval(record, by, now_us)
     if (digest or record.digest) != approval.digest or record.digest != approval.digest:
@@ -60,7 +62,7 @@ def approve(record: CallRecord, by: str, now_us: int, *, digest: str | None = No
     if any(vote.by == by for vote in approval.votes):
         raise Forbidden("voted", f"{by} has already approved this call.")
     votes = (*approval.votes, Vote(by, now_us, approval.digest))
-    facts = {"by": by, "votes": len(votes), "quorum": approval.quorum}
+    facts = {"by": by, "votes": len(votes), "quorum": approval.quorum, **_said(reason)}
     if len(votes) < approval.quorum:
         check(record.state, Event.VOTE, State.HELD)
         return advance(record, now_us, "voted", facts, approval=replace(approval, votes=votes))
@@ -70,15 +72,28 @@ def approve(record: CallRecord, by: str, now_us: int, *, digest: str | None = No
     return advance(record, now_us, "approved", facts, state=State.READY, approval=granted, due_at_us=due)
 
 
-def edit(record: CallRecord, by: str, arguments: str, digest: str, difference: Json, now_us: int) -> Change:
+def edit(
+    record: CallRecord,
+    by: str,
+    arguments: str,
+    digest: str,
+    difference: Json,
+    now_us: int,
+    reason: str | None = None,
+) -> Change:
     """Replace the arguments of a held call of which nothing ever departed; votes given so far become void."""
     check(record.state, Event.EDIT, State.HELD)
     approval = _open_approval(record, by, now_us)
     if record.attempts:
         raise Forbidden("departed", "Something of this call has departed, so its arguments stand for ever.")
     fresh = replace(approval, digest=digest, votes=())
-    facts = {"by": by, "digest": digest, "difference": dict(difference)}
+    facts = {"by": by, "digest": digest, "difference": dict(difference), **_said(reason)}
     return advance(record, now_us, "edited", facts, approval=fresh, arguments=arguments, digest=digest)
+
+
+def _said(reason: str | None) -> dict[str, str]:
+    """The reason of a decision that needs none, where one was given."""
+    return {} if reason is None else {"reason": reason}
 
 
 def deny(record: CallRecord, by: str, reason: str, now_us: int) -> Change:
