@@ -96,7 +96,9 @@ class ThreadPool:
             return
         if error is None:
             future.set_result(value)
-        elif isinstance(error, StopIteration):
-            future.set_exception(RuntimeError("the tool raised StopIteration"))
+        elif isinstance(error, StopIteration | GeneratorExit):  # they would end the coroutine that waits
+            wrapped = RuntimeError(f"the tool raised {type(error).__name__}")
+            wrapped.__cause__ = error
+            future.set_exception(wrapped)
         else:
             future.set_exception(error)
