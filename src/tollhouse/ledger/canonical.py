@@ -21,6 +21,8 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
+from tollhouse.ledger.compact import compact_encoder
+
 JsonTree = dict[str, Any] | list[Any] | str | int | float | bool | None
 """A plain JSON tree; its members are JSON trees again."""
 
@@ -33,9 +35,7 @@ ATOMS = frozenset({str, int, bool, type(None)})
 
 STR_ONLY = frozenset({str})
 
-_ENCODER = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, allow_nan=False, sort_keys=True, separators=(",", ":")
-)
+_encode = compact_encoder(ensure_ascii=False, allow_nan=False, sort_keys=True)
 
 
 class Unencodable(ValueError):
@@ -55,7 +55,7 @@ def canonical(tree: object) -> bytes:
     """
     try:
         if _is_plain(tree, MAX_DEPTH):
-            return _ENCODER.encode(tree).encode()
+            return _encode(tree).encode()
     except (ValueError, RecursionError):
         pass  # a lone surrogate, a huge integer, a full stack: the careful way tells which, and where
     parts: list[str] = []
@@ -169,7 +169,7 @@ def _string_text(text: str, steps: Sequence[str | int]) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise Unencodable(json_path(steps), "holds a lone surrogate, which is not text") from None
-    return _ENCODER.encode(text)
+    return _encode(text)
 
 
 def _float_text(number: float, steps: Sequence[str | int]) -> str:

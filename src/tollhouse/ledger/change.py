@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tollhouse.ledger.guards import contradicted
 from tollhouse.ledger.record import SETTLED, CallRecord, replace
+from tollhouse.ledger.value import value_type
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Draft:
     """An event before it is sealed into the chain: its kind and its facts (plain JSON, no secrets)."""
 
@@ -18,7 +18,7 @@ class Draft:
     data: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Change:
     """One step: ``before`` (None for a new call), ``record`` after it, and the events that tell of it."""
 

@@ -15,6 +15,9 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
 STEP_MARGIN_US = 5_000_000
 """A jump of the store's clock beyond this, against ours, stops resends and take-overs for a lease."""
 
+SLOW_READING_US = 1_000_000
+"""A reading that took longer than this says little: somewhere in it this process, or the network, stood still."""
+
 
 def boot_us() -> int:
     """Microseconds on a clock that never steps and runs on while the machine sleeps (Linux; elsewhere monotonic)."""
@@ -36,11 +39,14 @@ class StoreClock:
     def calibrate(self, before_us: int, store_us: int, after_us: int, *, steady_after_us: int = 0) -> None:
         """Take in a reading of the store's clock made between two readings of ours.
 
-        A step beyond :data:`STEP_MARGIN_US` in either direction is remembered in ``stepped_us``, and :attr:`steady` is
-        False for ``steady_after_us`` from now on.
+        A slow reading corrects only what it disproves, since its middle may be off by half of what it took. A step
+        beyond :data:`STEP_MARGIN_US` in either direction is remembered in ``stepped_us``, and :attr:`steady` is False
+        for ``steady_after_us`` from now on.
         """
         offset = store_us - (before_us + after_us) // 2
         known = self._offset_us
+        if known is not None and after_us - before_us > SLOW_READING_US:
+            offset = min(max(known, store_us - after_us), store_us - before_us)
         if known is not None and abs(offset - known) > STEP_MARGIN_US:
             self.stepped_us = offset - known
             self._steady_from_us = after_us + steady_after_us

@@ -31,6 +31,7 @@ from pydantic_core import Url
 
 from tollhouse.errors import InvalidArguments
 from tollhouse.ledger.canonical import ATOMS, STR_ONLY, JsonTree, Unencodable, json_path, parse_int
+from tollhouse.ledger.compact import compact_encoder
 from tollhouse.ledger.scalars import SCALARS, Scalar
 
 MAX_DEPTH: Final = 100
@@ -93,10 +94,10 @@ def from_tree(tree: JsonTree) -> Any:
 def dumps(tree: JsonTree) -> str:
     """The tree as compact ASCII JSON, which any store's text column holds: no NUL, no lone surrogate as such."""
     try:
-        return _ENCODER.encode(tree)
+        return _encode(tree)
     except ValueError:
         # An integer of more digits than Python converts to decimal at once; hexadecimal has no such bound.
-        return _ENCODER.encode(_with_marked_ints(tree))
+        return _encode(_with_marked_ints(tree))
 
 
 def loads(text: str) -> JsonTree:
@@ -117,7 +118,7 @@ def invalid_argument(path: str, problem: str) -> InvalidArguments:
     return InvalidArguments(f"The argument at {path} {problem}.", path=path)
 
 
-_ENCODER: Final = json.JSONEncoder(check_circular=False, allow_nan=False, separators=(",", ":"))
+_encode: Final = compact_encoder(allow_nan=False)
 _DECODER: Final = json.JSONDecoder()
 
 

@@ -7,7 +7,7 @@ checked here, next to the step it governs, so that every surface (SDK, CLI, HTTP
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tollhouse.contract.terms import US
@@ -23,6 +23,7 @@ from tollhouse.ledger.record import (
     State,
     Stored,
     Vote,
+    replace,
 )
 
 HAPPENED = "happened"
@@ -48,8 +49,13 @@ class Finding:
     result: Stored | None = None
     job_status: str | None = None
 
+    def __post_init__(self) -> None:
+        """What is neither yes nor no settles nothing: no path may take it for one of them."""
+        if self.finding not in (HAPPENED, DID_NOT_HAPPEN) or self.via not in ("hook", "person", "callback"):
+            raise ValueError(f"{self.finding!r} via {self.via!r} is no finding.")
 
-# -- approvals --------------------------------------------------------------------------------------------------------
+
+# -- approvals -------------------------------------------------------------------------------------------
 
 
 def approve(
@@ -99,6 +105,7 @@ def _said(reason: str | None) -> dict[str, str]:
 def deny(record: CallRecord, by: str, reason: str, now_us: int) -> Change:
     """A person's no."""
     check(record.state, Event.DENY, State.REFUSED)
+    _named(by, reason)
     approval = record.approval
     if approval is not None and approval.approvers is not None and by not in approval.approvers:
         raise Forbidden("entitled", f"{by} is not among the approvers of this call.")
@@ -147,12 +154,27 @@ def lapse(record: CallRecord, approval: Approval, why: str, now_us: int) -> Chan
         "lapsed",
         {"why": why},
         state=State.HELD,
-        approval=approval,
+        approval=_unanswered(approval),
         due_at_us=approval.expires_at_us,
     )
 
 
+def _unanswered(approval: Approval) -> Approval:
+    """The question alone: whoever asks anew, no answer to an earlier one counts."""
+    return replace(approval, votes=(), granted_at_us=None, consumed_round=None)
+
+
+def _named(by: str | None, reason: str | None) -> None:
+    """A decision is somebody's, and says why."""
+    if not (by or "").strip():
+        raise Forbidden("name", "A decision needs the name of the person who takes it.")
+    if not (reason or "").strip():
+        raise Forbidden("reason", "A decision needs a reason, which is kept with it.")
+
+
 def _open_approval(record: CallRecord, by: str, now_us: int) -> Approval:
+    if not by.strip():
+        raise Forbidden("name", "An approval needs the name of the person who gives it.")
     if record.state is not State.HELD:
         check(record.state, Event.APPROVE)
     approval = record.approval
@@ -172,7 +194,7 @@ def _refused(record: CallRecord, now_us: int, kind: str, message: str, **facts: 
     return advance(record, now_us, kind, facts, state=State.REFUSED, error=error, due_at_us=None)
 
 
-# -- settlements ----------------------------------------------------------------------------------------------------------
+# -- settlements -----------------------------------------------------------------------------------------
 
 
 def settle(record: CallRecord, finding: Finding, now_us: int, *, force: bool = False) -> Change:
@@ -183,6 +205,8 @@ def settle(record: CallRecord, finding: Finding, now_us: int, *, force: bool = F
     """
     if record.state not in (State.IN_DOUBT, State.ACCEPTED):
         return _finding_only(record, finding, now_us)
+    if finding.via == "person":
+        _named(finding.by, finding.reason)
     if finding.finding == DID_NOT_HAPPEN:
         _negative_counts(record, finding, force)
     judged = AttemptOutcome.HAPPENED if finding.finding == HAPPENED else AttemptOutcome.REJECTED
@@ -210,6 +234,7 @@ def settle(record: CallRecord, finding: Finding, now_us: int, *, force: bool = F
 
 def force(record: CallRecord, by: str, reason: str, now_us: int) -> Change:
     """An operator sets the owner aside; written in one transaction with the resolution that follows."""
+    _named(by, reason)
     attempts = tuple(
         replace(a, outcome=a.outcome or AttemptOutcome.UNKNOWN) if a.running else a for a in record.attempts
     )
@@ -230,7 +255,13 @@ def force(record: CallRecord, by: str, reason: str, now_us: int) -> Change:
 def looked(record: CallRecord, now_us: int, next_due_us: int | None, answer: str, note: str | None = None) -> Change:
     """A look-up that settled nothing: its answer is history, and the next one is due later."""
     facts = {"answer": answer, "note": note, "next_us": next_due_us}
-    return advance(record, now_us, "looked_up", facts, looks=record.looks + 1, due_at_us=next_due_us)
+    due_us = _due_unless_waiting(record, next_due_us)
+    return advance(record, now_us, "looked_up", facts, looks=record.looks + 1, due_at_us=due_us)
+
+
+def _due_unless_waiting(record: CallRecord, due_us: int | None) -> int | None:
+    """A call that waits for people keeps the hour at which its wait ends, whatever a look-up says."""
+    return record.due_at_us if record.state in (State.HELD, State.READY) else due_us
 
 
 def tried(record: CallRecord, verb: str, by: str, why: str, now_us: int) -> Change:
@@ -239,17 +270,18 @@ def tried(record: CallRecord, verb: str, by: str, why: str, now_us: int) -> Chan
 
 
 def _negative_counts(record: CallRecord, finding: Finding, force: bool) -> None:
+    if finding.via != "person" and record.terms.accepts and finding.job_status is None:
+        raise Forbidden("S", "This tool starts long work: only a statement about the job is evidence.")
     if finding.via == "hook":
-        if record.terms.accepts and finding.job_status is None:
-            raise Forbidden("S", "This tool starts long work: only a statement about the job is evidence.")
         guard_s(record, finding.began_us)
     elif finding.via == "person" and not force and any(a.running for a in record.attempts):
         raise Forbidden("force", "An attempt of this call may still be running; say so with force.")
 
 
 def _finding_only(record: CallRecord, finding: Finding, now_us: int) -> Change:
-    if finding.via == "person" or record.state is State.DEPARTED:
-        check(record.state, Event.EVIDENCE)
+    check(record.state, Event.EVIDENCE if finding.via == "person" else Event.FINDING, record.state)
+    if finding.finding == DID_NOT_HAPPEN:
+        _negative_counts(record, finding, force=False)
     settlement = _settlement(record, finding, "finding", now_us)
     return advance(
         record,
@@ -257,7 +289,7 @@ def _finding_only(record: CallRecord, finding: Finding, now_us: int) -> Change:
         "found",
         _finding_facts(finding),
         settlements=(*record.settlements, settlement),
-        due_at_us=None,
+        due_at_us=_due_unless_waiting(record, None),
     )
 
 
@@ -274,7 +306,7 @@ def _settlement(record: CallRecord, finding: Finding, kind: str, now_us: int) ->
         covers=_outcomes(record),
         evidence=finding.evidence,
         reference=finding.reference,
-        result=finding.result if kind == "finding" else None,
+        result=finding.result,
     )
 
 
@@ -296,13 +328,14 @@ def _finding_facts(finding: Finding, *, force: bool = False) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-# -- after settlement ---------------------------------------------------------------------------------------------------------
+# -- after settlement ------------------------------------------------------------------------------------
 
 
 def retry(record: CallRecord, by: str, reason: str, approval: Approval | None, now_us: int) -> Change:
     """A new round of a failed or refused call. ``approval``: what the new round must wait for, None for nothing."""
     state = State.READY if approval is None else State.HELD
     check(record.state, Event.RETRY, state)
+    _named(by, reason)
     guard_d(record)
     due = approval.expires_at_us if approval else (now_us if record.run_when_approved else None)
     return advance(
@@ -313,7 +346,7 @@ def retry(record: CallRecord, by: str, reason: str, approval: Approval | None, n
         state=state,
         round=record.round + 1,
         fence=record.fence + 1,
-        approval=approval,
+        approval=None if approval is None else _unanswered(approval),
         cancel_asked=False,
         deadline_at_us=None,
         due_at_us=due,
@@ -329,13 +362,11 @@ def overturn(
     """A named person reverses a settlement: to *succeeded* on a recorded effect, to *failed* where none is recorded."""
     target = State.FAILED if record.state is State.SUCCEEDED else State.SUCCEEDED
     check(record.state, Event.OVERTURN, target)
-    result = None
-    if target is State.FAILED:
-        if any(a.outcome is AttemptOutcome.HAPPENED for a in record.attempts):
-            raise Forbidden("happened", "An attempt came back with a result; that cannot be overturned to failed.")
-    else:
-        result = _recorded_effect(record)
+    _named(by, reason)
     succeeded = target is State.SUCCEEDED
+    result = _recorded_effect(record) if succeeded else None
+    if not succeeded:
+        _contrary_evidence(record, evidence)
     settlement = Settlement(
         id=settlement_id,
         kind="overturn",
@@ -373,14 +404,24 @@ def _recorded_effect(record: CallRecord) -> Stored | None:
         if attempt.outcome is AttemptOutcome.HAPPENED:
             return attempt.late_result
     for settlement in reversed(record.settlements):
-        if settlement.finding == HAPPENED and settlement.via == "hook":
+        if settlement.finding == HAPPENED and settlement.via != "person":
             return settlement.result
     raise Forbidden("evidence", "Nothing on record says that it happened; a look-up or a reply must say so first.")
+
+
+def _contrary_evidence(record: CallRecord, given: Any) -> None:
+    """Raise unless something besides the person's word says that it did not happen, and no attempt says that it did."""
+    if any(a.outcome is AttemptOutcome.HAPPENED for a in record.attempts):
+        raise Forbidden("happened", "An attempt came back with a result; that cannot be overturned to failed.")
+    found = any(s.finding == DID_NOT_HAPPEN and s.via != "person" for s in record.settlements)
+    if not (record.contradicted or found or given):
+        raise Forbidden("evidence", "Nothing on record says that it did not happen; say what shows it.")
 
 
 def uphold(record: CallRecord, by: str, reason: str, settlement_id: str, now_us: int) -> Change:
     """A named person confirms what was settled, in view of what contradicts it."""
     check(record.state, Event.UPHOLD, record.state)
+    _named(by, reason)
     if not record.contradicted:
         raise Forbidden("contradiction", "No contradiction is open on this call.")
     settlement = Settlement(
@@ -411,8 +452,7 @@ def may_compensate(record: CallRecord, now_us: int) -> None:
     check(record.state, Event.COMPENSATED, State.COMPENSATED)
     if record.contradicted:
         raise Forbidden("D", "The records about this call contradict each other; a person must decide first.")
-    if any(a.unsettled for a in record.attempts):
-        guard_s(record, now_us)
+    guard_s(record, now_us, undoing=True)
 
 
 def approval_for(

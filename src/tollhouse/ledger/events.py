@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from tollhouse.ledger.change import Draft
+from tollhouse.ledger.compact import compact_encoder
+from tollhouse.ledger.value import value_type
 
-_COMPACT = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=False)
+_encode = compact_encoder(default=str)
 GENESIS = ""
 """The hash before the first event of a stream."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Event:
     """One line: ``data`` is JSON text (empty after erasure), ``salt`` hexadecimal, ``at_us`` the store's clock."""
 
@@ -42,6 +44,29 @@ class Event:
         return loaded
 
 
+class _Salts:
+    """Random salts from a stock, as asking the system for each lets go of the interpreter every time."""
+
+    _BYTES = 8
+
+    def __init__(self) -> None:
+        self._stock: deque[str] = deque()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._stock.clear)  # or parent and child would use the same ones
+
+    def one(self) -> str:
+        """A salt that was never given out. Safe across threads."""
+        while True:
+            try:
+                return self._stock.popleft()
+            except IndexError:
+                text = os.urandom(512 * self._BYTES).hex()
+                self._stock.extend(text[at : at + 2 * self._BYTES] for at in range(0, len(text), 2 * self._BYTES))
+
+
+_salts = _Salts()
+
+
 def seal(
     stream: str,
     head_seq: int,
@@ -55,8 +80,8 @@ def seal(
     events = []
     for draft in drafts:
         head_seq += 1
-        data = _COMPACT.encode(draft.data)
-        used_salt = salt or os.urandom(8).hex()
+        data = _encode(draft.data)
+        used_salt = salt or _salts.one()
         payload = sha256((used_salt + data).encode()).hexdigest()
         head_hash = chain_hash(head_hash, stream, head_seq, at_us, draft.kind, payload)
         events.append(Event(stream, head_seq, at_us, draft.kind, data, used_salt, payload, head_hash, write_id))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from tollhouse.contract.terms import US, Terms
 from tollhouse.ledger.lifecycle import Forbidden
-from tollhouse.ledger.record import AttemptOutcome, CallRecord, Lost, Settlement, State
+from tollhouse.ledger.record import FINAL, Attempt, AttemptOutcome, CallRecord, Lost, Settlement, State
 
 _H = AttemptOutcome.HAPPENED
 _NOTHING = frozenset({AttemptOutcome.NOT_SENT, AttemptOutcome.REJECTED})
+
+CANCELLED_ROUND = "cancelled_round"
+"""In ``CallRecord.extra``: the last round in which a cancel was taken back by a new departure of an unsent call."""
 
 
 def decided_about(record: CallRecord, attempt_id: str, outcome: AttemptOutcome) -> bool:
@@ -47,16 +50,16 @@ def _attempts_against_standing(record: CallRecord, round: int) -> bool:
     settlement = standing(record, round)
     if settlement is None:
         return False
-    own = {a: a.outcome for a in record.attempts if a.round == round and a.outcome is not None}
+    own = [(a, a.outcome) for a in record.attempts if a.round == round and a.outcome is not None]
     if settlement.finding == "happened":
-        nothing_at_all = bool(own) and all(outcome in _NOTHING for outcome in own.values())
-        return nothing_at_all and any(not decided_about(record, a.id, outcome) for a, outcome in own.items())
+        nothing_at_all = bool(own) and all(outcome in _NOTHING for _, outcome in own)
+        return nothing_at_all and any(not decided_about(record, a.id, outcome) for a, outcome in own)
     return any(
         a.judged is AttemptOutcome.REJECTED
         and outcome in (_H, AttemptOutcome.ACCEPTED)
         and not _known_to(settlement, a.id, outcome)
         and not decided_about(record, a.id, outcome)
-        for a, outcome in own.items()
+        for a, outcome in own
     )
 
 
@@ -70,10 +73,16 @@ def _finding_against_state(record: CallRecord) -> bool:
     for index, settlement in enumerate(record.settlements):
         if settlement.kind in ("overturn", "uphold"):
             decided_at = index
+    undecided = record.settlements[decided_at + 1 :]
+    return any(s.kind == "finding" and _finding_is_against(record, s) for s in undecided)
+
+
+def _finding_is_against(record: CallRecord, finding: Settlement) -> bool:
+    """An absence says nothing about attempts that began after it was found; a presence stays."""
     took_effect = record.state in (State.SUCCEEDED, State.COMPENSATED)
-    return any(
-        s.kind == "finding" and (s.finding == "happened") != took_effect for s in record.settlements[decided_at + 1 :]
-    )
+    if finding.finding == "happened":
+        return not took_effect
+    return took_effect and all(a.id in finding.covers for a in record.attempts)
 
 
 def guard_d(record: CallRecord) -> None:
@@ -92,7 +101,7 @@ def guard_r(record: CallRecord, today: Terms, now_us: int) -> int | None:
     from the call's first departure, less a margin for the slowest network; ``natural`` ends with ``deadline_s``.
     """
     then = record.terms
-    if record.cancel_asked:
+    if record.cancel_asked or record.extra.get(CANCELLED_ROUND) == record.round:
         raise Forbidden("R", "The call was cancelled; it is not sent again in this round.")
     if not (then.dedup.allows_resend and today.dedup.allows_resend):
         raise Forbidden("R", "The receiver does not recognise a repeated request (no dedup in the contract).")
@@ -123,27 +132,50 @@ def used_attempts(record: CallRecord) -> int:
     return sum(1 for a in record.round_attempts if a.outcome is not AttemptOutcome.NOT_SENT)
 
 
-def silent_from_us(record: CallRecord) -> int | None:
+def silent_from_us(record: CallRecord, *, undoing: bool = False) -> int | None:
     """The earliest moment at which a look-up may begin for its *did not happen* to count; None: not yet knowable.
 
-    An attempt that can still send is not silent. Where every send passes a check, ``send_by`` bounds it; otherwise
-    only its end does, or the proof that its process is gone.
+    With ``undoing``: the earliest moment for a compensation.
     """
     terms = record.terms
     moment = 0
-    for attempt in record.attempts:
-        if not attempt.unsettled:
-            continue
-        if not terms.sends_checked and (attempt.running or attempt.lost is Lost.LEASE):
+    for attempt in _may_still_arrive(record, undoing):
+        may_send_until_us = _may_send_until_us(attempt, terms.sends_checked)
+        if may_send_until_us is None:
             return None
-        ended = attempt.send_by_us if attempt.lost or attempt.ended_at_us is None else attempt.ended_at_us
-        moment = max(moment, ended, attempt.send_by_us)
+        moment = max(moment, may_send_until_us)
     return moment + round(terms.absent_after_s * US)
 
 
-def guard_s(record: CallRecord, looked_from_us: int) -> None:
+def _may_still_arrive(record: CallRecord, undoing: bool) -> list[Attempt]:
+    """Attempts whose request may still be under way.
+
+    Of several that were judged together to have happened, only one need have; where nothing but nature makes the
+    repeat harmless, a late one would bring back what was undone.
+    """
+    unsettled = [a for a in record.attempts if a.unsettled]
+    judged = [a for a in record.attempts if a.judged is _H and a.outcome not in FINAL]
+    if undoing and len(judged) > 1 and record.terms.dedup.kind == "natural":
+        return unsettled + judged
+    return unsettled
+
+
+def _may_send_until_us(attempt: Attempt, checked: bool) -> int | None:
+    """Until when an attempt may have sent. None: it still may.
+
+    Where every send passes a check, ``send_by`` bounds it; otherwise only its end does, or the proof (from the moment
+    of the proof on) that its process is gone.
+    """
+    if not checked and (attempt.running or attempt.lost is Lost.LEASE):
+        return None
+    if attempt.ended_at_us is None or (checked and attempt.lost):
+        return attempt.send_by_us
+    return max(attempt.ended_at_us, attempt.send_by_us)
+
+
+def guard_s(record: CallRecord, looked_from_us: int, *, undoing: bool = False) -> None:
     """Guard S, before negative evidence or a compensation counts: enough silence before the look-up began."""
-    earliest = silent_from_us(record)
+    earliest = silent_from_us(record, undoing=undoing)
     if earliest is None:
         raise Forbidden("S", "An attempt of this call may still be running, so absence proves nothing yet.")
     if looked_from_us < earliest:

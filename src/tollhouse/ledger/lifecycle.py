@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tollhouse.contract.terms import Effect
-from tollhouse.ledger.record import AttemptOutcome, CallRecord, State
+from tollhouse.ledger.record import SETTLED, AttemptOutcome, CallRecord, State
 
 
 class Event(StrEnum):
@@ -38,6 +38,7 @@ class Event(StrEnum):
     RESEND = "resend"
     DEADLINE = "deadline"
     EVIDENCE = "evidence"
+    FINDING = "finding"
     RETRY = "retry"
     OVERTURN = "overturn"
     UPHOLD = "uphold"
@@ -46,6 +47,7 @@ class Event(StrEnum):
 
 
 _S = State
+_SETTLED = set(SETTLED)
 FOLDED = frozenset({_S.READY, _S.FAILED, _S.IN_DOUBT, _S.ACCEPTED, _S.SUCCEEDED})
 """The images of :data:`FOLD`: where a call can stand once its attempts have ended."""
 
@@ -68,8 +70,13 @@ def _rows(
     by: str,
     guard: str = "",
 ) -> list[Transition]:
-    ordered = sorted(sources, key=lambda s: "" if s is None else list(State).index(s).__format__("02d"))
+    ordered = [source for source in (None, *State) if source in sources]
     return [Transition(source, event, frozenset(targets), by, guard) for source in ordered]
+
+
+def _unmoved(sources: set[State], event: Event, by: str, guard: str) -> list[Transition]:
+    """Rows for what is written down without moving the call."""
+    return [Transition(source, event, frozenset({source}), by, guard) for source in State if source in sources]
 
 
 TRANSITIONS: tuple[Transition, ...] = (
@@ -109,6 +116,18 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_rows({_S.IN_DOUBT}, Event.OUTCOME, FOLDED, "late outcome", "fold of the current round"),
     *_rows({_S.IN_DOUBT}, Event.RESEND, {_S.DEPARTED}, "reconciler where the tool is", "guards D and R"),
     *_rows(
+        {_S.READY},
+        Event.OUTCOME,
+        {_S.READY, _S.SUCCEEDED, _S.FAILED},
+        "late outcome",
+        "moves an abandoned read only (fold)",
+    ),
+    *_unmoved(_SETTLED | {_S.HELD}, Event.OUTCOME, "late outcome", "written to its attempt; may contradict"),
+    *_unmoved(
+        set(_S) - {_S.DEPARTED}, Event.OWNER_LOST, "anyone", "the owner's lease ended while an attempt still ran"
+    ),
+    *_unmoved(_SETTLED | {_S.HELD, _S.READY}, Event.FINDING, "hook, callback", "kept beside the state; may contradict"),
+    *_rows(
         {_S.FAILED, _S.REFUSED},
         Event.RETRY,
         {_S.HELD, _S.READY},
@@ -129,10 +148,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         "operator, reason",
         "contrary evidence; no attempt is happened",
     ),
-    *(
-        Transition(state, Event.UPHOLD, frozenset({state}), "operator, reason", "a contradiction is open")
-        for state in State
-    ),
+    *_unmoved(set(_S), Event.UPHOLD, "operator, reason", "a contradiction is open"),
     *_rows(
         {_S.SUCCEEDED},
         Event.COMPENSATED,
@@ -140,9 +156,8 @@ TRANSITIONS: tuple[Transition, ...] = (
         "its compensation's settlement",
         "guard S; not contradicted",
     ),
-    *(
-        Transition(state, Event.CANCEL_ASKED, frozenset({state}), "caller, after departure", "forbids resends")
-        for state in (_S.DEPARTED, _S.ACCEPTED, _S.IN_DOUBT)
+    *_unmoved(
+        {_S.DEPARTED, _S.ACCEPTED, _S.IN_DOUBT}, Event.CANCEL_ASKED, "caller, after departure", "forbids resends"
     ),
 )
 

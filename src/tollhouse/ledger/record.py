@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from tollhouse.contract.terms import Terms
+from tollhouse.ledger.value import value_type
 
 Json = Mapping[str, Any]
 T = TypeVar("T")
@@ -110,7 +111,7 @@ class Lost(StrEnum):
     DEAD = "dead"  # its process is proven not to exist any more
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Stored:
     """A kept result: marked JSON text inline, or a blob by SHA-256, or only the problem that kept it out.
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tollhouse.ledger.compact import compact_encoder
 from tollhouse.ledger.record import (
     Approval,
     Attempt,
@@ -118,7 +119,7 @@ def dump_body(record: CallRecord) -> str:
         body["run_when_approved"] = True
     if record.extra:
         body["extra"] = dict(record.extra)
-    return _COMPACT.encode(body)
+    return _encode(body)
 
 
 _PLAIN = ("departed_at_us", "deadline_at_us", "repeat_of", "compensates", "compensated_by", "error")
@@ -130,7 +131,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-_COMPACT = json.JSONEncoder(separators=(",", ":"), default=_plain, check_circular=False)
+_encode = compact_encoder(default=_plain)
 
 
 def _dump_attempt(a: Attempt) -> dict[str, Any]:

@@ -6,12 +6,11 @@ nothing about *when*, only what follows. Each looks its transition up in the lif
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
-from tollhouse.contract.terms import US, Terms
+from tollhouse.contract.terms import US, Effect, Terms
 from tollhouse.ledger.change import Change, Draft, advance
-from tollhouse.ledger.guards import guard_d, guard_r
+from tollhouse.ledger.guards import CANCELLED_ROUND, guard_d, guard_r
 from tollhouse.ledger.lifecycle import Event, Forbidden, check, fold
 from tollhouse.ledger.record import (
     FINAL,
@@ -23,7 +22,9 @@ from tollhouse.ledger.record import (
     Lost,
     State,
     Stored,
+    replace,
 )
+from tollhouse.ledger.value import value_type
 
 LIVE = frozenset({State.DEPARTED, State.ACCEPTED, State.IN_DOUBT})
 """States in which the outcome of an attempt of the current round moves the call."""
@@ -32,7 +33,7 @@ FIRST_POLL_US = 1 * US
 """How long after its acceptance long work is first asked about."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Start:
     """A sending about to be written down. ``send_by_us``: after this the attempt may not send any more."""
 
@@ -42,7 +43,7 @@ class Start:
     send_by_us: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Ending:
     """What an attempt came to, first-hand. ``result`` with ``happened``; ``reference`` with ``accepted``."""
 
@@ -107,7 +108,11 @@ def first_record(new: CallRecord, attempts: tuple[Attempt, ...], ending: Ending,
 
 
 def depart(record: CallRecord, start: Start, data: dict[str, Any]) -> Change:
-    """A ready call departs. Raises :class:`Forbidden` by guard D, or when its approval is missing, spent or expired."""
+    """A ready call departs. Raises :class:`Forbidden` by guard D, or when its approval is missing, spent or expired.
+
+    A cancel asked after an earlier departure of the round, all of which proved unsent, no longer stops this one: its
+    caller asked anew. It goes on forbidding resends (:func:`guard_r`).
+    """
     check(record.state, Event.DEPART, State.DEPARTED)
     guard_d(record)
     approval = _approval_for_sending(record, start.at_us)
@@ -115,8 +120,14 @@ def depart(record: CallRecord, start: Start, data: dict[str, Any]) -> Change:
 
 
 def resend(record: CallRecord, start: Start, today: Terms, data: dict[str, Any]) -> Change:
-    """The reconciler sends a doubt again under guards D and R; the receiver will recognise it."""
+    """Send a doubt again under guards D and R; the receiver will recognise it. A departed one is its owner's alone."""
     check(record.state, Event.RESEND, State.DEPARTED)
+    if record.state is State.DEPARTED and not _holds_fence(record, start.owner):
+        raise Forbidden("fence", "The call is another owner's; only that one may send it again.")
+    return _resent(record, start, today, data)
+
+
+def _resent(record: CallRecord, start: Start, today: Terms, data: dict[str, Any]) -> Change:
     guard_d(record)
     window_end_us = guard_r(record, today, start.at_us)
     approval = _approval_for_sending(record, start.at_us)
@@ -133,7 +144,7 @@ def end_and_resend(
         raise Forbidden("fence", "Another owner took this call over; only it may send again.")
     ended = _ended(attempt, ending, start.at_us, late=False)
     noted = advance(record, start.at_us, "outcome", _ended_as(ended), attempts=record.with_attempt(ended).attempts)
-    return noted.then(lambda after: resend(after, start, today, data))
+    return noted.then(lambda after: _resent(after, start, today, data))
 
 
 def _sent(record: CallRecord, start: Start, kind: str, data: dict[str, Any], approval: Approval | None) -> Change:
@@ -146,7 +157,10 @@ def _sent(record: CallRecord, start: Start, kind: str, data: dict[str, Any], app
         start.at_us,
         start.send_by_us,
     )
-    deadline = record.deadline_at_us or start.at_us + round(record.limits.deadline_s * US)
+    deadline = record.deadline_at_us
+    if deadline is None or (record.state is State.READY and start.at_us >= deadline):
+        # Nothing of this round was sent yet, so whoever asks again has the whole time again.
+        deadline = start.at_us + round(record.limits.deadline_s * US)
     return advance(
         record,
         start.at_us,
@@ -160,7 +174,19 @@ def _sent(record: CallRecord, start: Start, kind: str, data: dict[str, Any], app
         deadline_at_us=deadline,
         due_at_us=None,
         error=None,
+        **_cancel_taken_back(record),
     )
+
+
+def _cancel_taken_back(record: CallRecord) -> dict[str, Any]:
+    """The last check before bytes leave refuses while a cancel stands, so the mark moves where only guard R sees it."""
+    if not record.cancel_asked:
+        return {}
+    return {"cancel_asked": False, "extra": {**record.extra, CANCELLED_ROUND: record.round}}
+
+
+def _holds_fence(record: CallRecord, owner: str) -> bool:
+    return any(a.owner == owner and a.fence == record.fence for a in record.attempts)
 
 
 def _within(start: Start, window_end_us: int | None) -> Start:
@@ -196,21 +222,29 @@ def end_attempt(record: CallRecord, attempt_id: str, ending: Ending, now_us: int
     attempt = _live_attempt(record, attempt_id)
     late = attempt.fence != record.fence or record.state is not State.DEPARTED
     ended = _ended(attempt, ending, now_us, late=late)
-    moves = ended.round == record.round and record.state in LIVE
+    moves = ended.round == record.round and _moved_by_outcomes(record)
     state = fold(record.with_attempt(ended)) if moves else record.state
-    if moves:
-        check(record.state, Event.OUTCOME, state)
+    check(record.state, Event.OUTCOME, state)
     fields: dict[str, Any] = {"state": state, **_due(record, state, now_us)}
-    if moves and ending.outcome is AttemptOutcome.HAPPENED:
-        fields |= {"result": ending.result, "error": None}
+    first = moves and not _took_effect(record)
+    if first:
+        fields |= {"result": ending.result, "error": ending.error}
     elif ending.outcome is AttemptOutcome.HAPPENED:
         ended = replace(ended, late_result=ending.result)
-    elif moves and state is not State.SUCCEEDED:
-        fields["error"] = ending.error
     return advance(
         record, now_us, "late_outcome" if late else "outcome", _ended_as(ended),
         attempts=record.with_attempt(ended).attempts, **fields,
     )  # fmt: skip
+
+
+def _moved_by_outcomes(record: CallRecord) -> bool:
+    """Whether an outcome of this round moves the call. An abandoned read is ready, yet its reply may still come."""
+    return record.state in LIVE or (record.state is State.READY and record.effect == Effect.READ)
+
+
+def _took_effect(record: CallRecord) -> bool:
+    """Whether an attempt of this round happened already: its result stands, and no later error speaks over it."""
+    return any(a.outcome is AttemptOutcome.HAPPENED for a in record.round_attempts)
 
 
 def end_wait(record: CallRecord, attempt_id: str, why: str, now_us: int, *, cancel: bool = False) -> Change:
@@ -219,6 +253,7 @@ def end_wait(record: CallRecord, attempt_id: str, why: str, now_us: int, *, canc
     check(record.state, Event.WAIT_ENDED)
     unknown = replace(attempt, outcome=attempt.outcome or AttemptOutcome.UNKNOWN)
     state = fold(record.with_attempt(unknown))
+    check(record.state, Event.WAIT_ENDED, state)
     error = {"type": "timeout" if why == "timeout" else "cancelled", "message": f"The wait ended: {why}."}
     return advance(
         record,
@@ -228,7 +263,7 @@ def end_wait(record: CallRecord, attempt_id: str, why: str, now_us: int, *, canc
         state=state,
         attempts=record.with_attempt(unknown).attempts,
         cancel_asked=record.cancel_asked or cancel,
-        error=error,
+        error=record.error if _took_effect(record) else error,
         **_due(record, state, now_us),
     )
 
@@ -252,7 +287,7 @@ def owner_lost(record: CallRecord, owner: str, lease_until_us: int, proof: Lost,
     state = record.state
     if state is State.DEPARTED:
         state = fold(replace(record, attempts=attempts))
-        check(record.state, Event.OWNER_LOST, state)
+    check(record.state, Event.OWNER_LOST, state)
     return advance(
         record,
         now_us,
@@ -267,7 +302,10 @@ def owner_lost(record: CallRecord, owner: str, lease_until_us: int, proof: Lost,
 
 def owner_proven_dead(record: CallRecord, owner: str, now_us: int) -> Change:
     """The process of a lost owner is proven gone: from now on its attempts cannot send, checked or not."""
-    attempts = tuple(replace(a, lost=Lost.DEAD) if a.owner == owner and a.lost else a for a in record.attempts)
+    attempts = tuple(
+        replace(a, lost=Lost.DEAD, ended_at_us=now_us) if a.owner == owner and a.lost is Lost.LEASE else a
+        for a in record.attempts
+    )
     return advance(record, now_us, "owner_proven_dead", {"owner": owner}, attempts=attempts)
 
 

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from tollhouse.ledger.events import Event
 from tollhouse.ledger.record import CallRecord, State
+from tollhouse.ledger.value import value_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Blob:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Write:
     """One guarded write. ``expected`` None: insert, the key must be free; else the version that is replaced.
 

@@ -1,0 +1,545 @@
+"""A small world around one call: two workers, a network, a receiver, a look-up and people, all as careless as allowed.
+
+The search in `test_lifecycle_search.py` lets every action happen in every order and asks the rules for each step. The
+world knows what truly happened; the record knows what was heard. What must never come apart is checked after each
+action, by formulas that share nothing with the rules: a :class:`Violation` names the verdict that was broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tollhouse.contract.terms import US, Dedup, Effect, Terms
+from tollhouse.ledger import decisions, steps
+from tollhouse.ledger.change import Change
+from tollhouse.ledger.decisions import Finding
+from tollhouse.ledger.lifecycle import Forbidden
+from tollhouse.ledger.record import AttemptOutcome, CallRecord, Lost, State
+from tollhouse.ledger.steps import Ending, Start
+from tollhouse.testing.conformance.story import T0, new_call, terms
+
+TICK_S = 60
+TICK_US = TICK_S * US
+NETWORK_TICKS = 1
+"""A request arrives within this many ticks of its sending, or never; ``absent_after_s`` is longer by one."""
+WINDOW_TICKS = 5
+"""How long a receiver that dedups by key recognises it."""
+
+NOT_SENT, REJECTED, UNKNOWN = AttemptOutcome.NOT_SENT, AttemptOutcome.REJECTED, AttemptOutcome.UNKNOWN
+ACCEPTED, HAPPENED = AttemptOutcome.ACCEPTED, AttemptOutcome.HAPPENED
+NO, YES = "did_not_happen", "happened"
+NO_EFFECT_STATES = (State.FAILED, State.REFUSED, State.READY, State.HELD)
+EFFECT_STATES = (State.SUCCEEDED, State.COMPENSATED)
+
+
+class Violation(AssertionError):
+    """A promise was broken. ``verdict``: its name in the list of verdicts."""
+
+    def __init__(self, verdict: str, trace: tuple[str, ...], detail: str = "") -> None:
+        super().__init__(f"{verdict}: {' · '.join(trace)} {detail}")
+        self.verdict = verdict
+        self.trace = trace
+
+
+def contract(**changed: Any) -> Terms:
+    """Terms on the scale of the world: a sending lasts one tick, absence needs two, the window is five.
+
+    By key a sending may last longer than what is left of the window.
+    """
+    times = {
+        "attempt_timeout_s": TICK_S,
+        "deadline_s": 4 * TICK_S,
+        "absent_after_s": (NETWORK_TICKS + 1) * TICK_S,
+        "resend_margin_s": 2 * TICK_S,
+        "job_deadline_s": 2 * TICK_S,
+        "max_attempts": 1,
+        "dedup": Dedup(),
+    }
+    return terms(**(times | changed))
+
+
+CONTRACTS: dict[str, Terms] = {
+    "checked": contract(),
+    "by_key": contract(
+        dedup=Dedup("by_key", WINDOW_TICKS * TICK_S / 3600), max_attempts=3, attempt_timeout_s=3 * TICK_S
+    ),
+    "natural": contract(dedup=Dedup("natural"), max_attempts=3),
+    "unchecked": contract(departs="at_start"),
+    "accepts": contract(accepts=True),
+    "approval": contract(effect=Effect.DESTRUCTIVE),
+    "read": contract(effect=Effect.READ, dedup=Dedup("natural"), max_attempts=3),
+}
+"""What is searched. ``approval`` and ``read`` begin held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """What became of one attempt's request: ``waiting``, ``flying``, ``working``, ``arrived``, ``lost``, ``refused``."""
+
+    status: str
+    sent_tick: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look-up under way: what the hook saw, when it began, and on which version of the call."""
+
+    began_tick: int
+    version: int
+    finding: str | None
+    job_status: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One moment. ``effects``: attempts whose request took effect, in order; ``undone``: how many of them were undone."""
+
+    contract: Terms
+    record: CallRecord | None = None
+    tick: int = 0
+    wires: tuple[Wire, ...] = ()
+    owners: tuple[str, str] = ("alive", "alive")
+    effects: tuple[int, ...] = ()
+    first_effect_tick: int = -1
+    undone: int = 0
+    look: Look | None = None
+    disputed: bool = False
+    """Whether, by the world's own book, two known statements disagree and nobody has decided."""
+    granted: int = 0
+    """Approvals given by people."""
+    trace: tuple[str, ...] = ()
+
+    @property
+    def now_us(self) -> int:
+        return T0 + self.tick * TICK_US
+
+    @property
+    def known(self) -> CallRecord:
+        assert self.record is not None
+        return self.record
+
+    def key(self) -> tuple[Any, ...]:
+        """What makes two worlds the same for the rules; ids, versions and texts do not."""
+        return (self.tick, self.wires, self.owners, self.effects, self.first_effect_tick, self.undone,
+                self._look_key(), self.disputed, self.granted, _record_key(self.record))  # fmt: skip
+
+    def _look_key(self) -> Any:
+        look = self.look
+        return look and (look.began_tick, look.version == self.known.version, look.finding, look.job_status)
+
+
+def _record_key(record: CallRecord | None) -> Any:
+    if record is None:
+        return None
+    attempts = tuple(
+        (a.round, a.owner, record.fence - a.fence, a.send_by_us, a.outcome, a.ended_at_us, a.lost, a.judged)
+        for a in record.attempts
+    )
+    settlements = tuple(
+        (s.kind, s.via, s.finding, s.round, tuple(s.covers.values())) for s in record.settlements
+    )  # fmt: skip
+    approval = record.approval and (record.approval.granted_at_us, record.approval.consumed_round)
+    return (record.state, record.round, attempts, settlements, approval, record.contradicted, record.cancel_asked,
+            record.deadline_at_us, record.departed_at_us, tuple(record.extra.items()))  # fmt: skip
+
+
+Move = tuple[str, World]
+
+
+def begin(name: str) -> World:
+    """The world before the call of that contract."""
+    chosen = CONTRACTS[name]
+    if name not in ("approval", "read"):
+        return World(chosen)
+    call = new_call(contract=chosen)
+    question = decisions.approval_for("asked", 1, 10_000, None, call.digest, chosen.version, T0)
+    return World(chosen, record=steps.first_hold(call, question, {}).record)
+
+
+def moves(world: World) -> Iterator[Move]:
+    """Everything that can happen next."""
+    for move in (_sendings, _network, _endings, _owners, _looks, _people, _time):
+        yield from move(world)
+
+
+# -- what can happen ---------------------------------------------------------------------------------------------------
+
+
+def _tried(world: World, name: str, step: Callable[[], Change], **changes: Any) -> Iterator[Move]:
+    """The world after a step of the rules, if they allow it."""
+    try:
+        record = step().record
+    except Forbidden:
+        return
+    yield name, replace(world, record=record, **changes)
+
+
+def _start(world: World, owner: int) -> Start:
+    number = len(world.wires) + 1
+    lasts_us = round(world.contract.attempt_timeout_s * US)
+    return Start(f"att_{number}", f"own_{owner}", world.now_us, world.now_us + lasts_us)
+
+
+def _sendings(world: World) -> Iterator[Move]:
+    if len(world.wires) >= 3:
+        return
+    out = (*world.wires, Wire("waiting"))
+    for owner in (0, 1):
+        if world.owners[owner] != "alive":
+            continue
+        start = _start(world, owner)
+        if world.record is None:
+            call = new_call(contract=world.contract)
+            if owner == 0:
+                yield from _tried(world, "depart 0", lambda s=start: steps.first_departure(call, s, {}), wires=out)
+            continue
+        record = world.record
+        yield from _tried(world, f"depart {owner}", lambda s=start: steps.depart(record, s, {}), wires=out)
+        yield from _tried(
+            world, f"resend {owner}", lambda s=start: steps.resend(record, s, world.contract, {}), wires=out
+        )
+
+
+def _with_wire(world: World, index: int, status: str, **changes: Any) -> World:
+    wire = Wire(status, world.tick if status == "flying" else world.wires[index].sent_tick)
+    wires = (*world.wires[:index], wire, *world.wires[index + 1 :])
+    return replace(world, wires=wires, **changes)
+
+
+def _network(world: World) -> Iterator[Move]:
+    for index, wire in enumerate(world.wires):
+        if wire.status == "waiting" and _may_send(world, index):
+            yield f"send {index}", _with_wire(world, index, "flying")
+        elif wire.status == "flying":
+            yield f"arrive {index}", _arrived(world, index)
+            yield f"refuse {index}", _with_wire(world, index, "refused")
+            yield f"lose {index}", _with_wire(world, index, "lost")
+        elif wire.status == "working":
+            yield f"job done {index}", _took_effect(world, index)
+            yield f"job failed {index}", _with_wire(world, index, "refused")
+
+
+def _may_send(world: World, index: int) -> bool:
+    """The last check before bytes leave; a tool that departs at its start has none."""
+    attempt, record = world.known.attempts[index], world.known
+    if _owner_of(world, index) == "dead":
+        return False
+    if not world.contract.sends_checked:
+        return True
+    return attempt.fence == record.fence and not record.cancel_asked and world.now_us < attempt.send_by_us
+
+
+def _owner_of(world: World, index: int) -> str:
+    return world.owners[int(world.known.attempts[index].owner[-1])]
+
+
+def _arrived(world: World, index: int) -> World:
+    return _with_wire(world, index, "working") if world.contract.accepts else _took_effect(world, index)
+
+
+def _took_effect(world: World, index: int) -> World:
+    dedup, arrived = world.contract.dedup.kind, _with_wire(world, index, "arrived")
+    recognised = dedup == "by_key" and world.effects and world.tick - world.first_effect_tick < WINDOW_TICKS
+    same_again = dedup == "natural" and len(world.effects) > world.undone
+    if recognised or same_again or world.contract.effect is Effect.READ:
+        return arrived
+    first = world.tick if not world.effects else world.first_effect_tick
+    after = replace(arrived, effects=(*world.effects, index), first_effect_tick=first)
+    _check_effect(after, index)
+    return after
+
+
+_HEARD = {
+    "waiting": (NOT_SENT,),
+    "flying": (UNKNOWN,),
+    "working": (ACCEPTED, UNKNOWN),
+    "arrived": (HAPPENED, UNKNOWN),
+    "lost": (UNKNOWN,),
+    "refused": (REJECTED, UNKNOWN),
+}
+"""What an owner can hear, first-hand, of a request in that state."""
+
+
+def _endings(world: World) -> Iterator[Move]:
+    for index, wire in enumerate(world.wires):
+        if _owner_of(world, index) == "dead":
+            continue
+        record, attempt = world.known, world.known.attempts[index]
+        for outcome in _HEARD[wire.status]:
+            told = world if outcome is not NOT_SENT else _with_wire(world, index, "lost")
+            step = lambda a=attempt, o=outcome: steps.end_attempt(record, a.id, Ending(o), world.now_us)  # noqa: E731
+            for name, after in _tried(told, f"hear {index} {outcome}", step):
+                yield name, replace(after, disputed=world.disputed or _disputes(world, after, index, outcome))
+        for cancel in (False, True):
+            name = f"{'cancel' if cancel else 'timeout'} {index}"
+            step = lambda a=attempt, c=cancel: steps.end_wait(record, a.id, "", world.now_us, cancel=c)  # noqa: E731
+            if record.state is State.DEPARTED and attempt.outcome is None:
+                yield from _tried(world, name, step)
+
+
+def _disputes(before: World, after: World, index: int, outcome: AttemptOutcome) -> bool:
+    """Whether hearing this disagrees with what was said: the world's own rule, in terms of what people know."""
+    record, attempt = after.known, after.known.attempts[index]
+    said = _said_of_round(record, attempt.round)
+    if outcome is HAPPENED:
+        reads_late = before.contract.effect is Effect.READ and attempt.round == record.round
+        return not reads_late and (attempt.round < record.round or record.state in NO_EFFECT_STATES)
+    if outcome is ACCEPTED:
+        return said == NO
+    round_outcomes = [a.outcome for a in record.attempts if a.round == attempt.round]
+    return said == YES and all(o in (NOT_SENT, REJECTED) for o in round_outcomes)
+
+
+def _said_of_round(record: CallRecord, number: int) -> str | None:
+    said = [s.finding for s in record.settlements if s.round == number and s.kind in ("evidence", "overturn")]
+    return said[-1] if said else None
+
+
+def _owners(world: World) -> Iterator[Move]:
+    if world.record is None:
+        return
+    record = world.record
+    for owner in (0, 1):
+        name, status = f"own_{owner}", world.owners[owner]
+        if status == "alive":
+            lost = _owner_status(world, owner, "lost")
+            yield from _tried(
+                lost,
+                f"lease of {owner} ends",
+                lambda n=name: steps.owner_lost(record, n, world.now_us, Lost.LEASE, world.now_us),
+            )
+        elif status == "lost":
+            dead = _owner_status(world, owner, "dead")
+            yield from _tried(
+                dead, f"{owner} proven dead", lambda n=name: steps.owner_proven_dead(record, n, world.now_us)
+            )
+
+
+def _owner_status(world: World, owner: int, status: str) -> World:
+    owners = list(world.owners)
+    owners[owner] = status
+    return replace(world, owners=(owners[0], owners[1]))
+
+
+def _looks(world: World) -> Iterator[Move]:
+    if world.record is None or world.contract.effect is Effect.READ:
+        return
+    record, look = world.record, world.look
+    if look is None:
+        if world.wires and record.state is not State.DEPARTED:
+            yield "look", replace(world, look=_seen(world))
+        return
+    gone = replace(world, look=None)
+    if look.finding is None or look.version != record.version:
+        yield "look in vain", gone
+        return
+    found = Finding(
+        f"dec_{len(record.settlements)}", look.finding, "hook", T0 + look.began_tick * TICK_US,
+        job_status=look.job_status,
+    )  # fmt: skip
+    for name, after in _tried(gone, f"found {look.finding}", lambda: decisions.settle(record, found, world.now_us)):
+        against = (look.finding == YES) != (after.known.state in EFFECT_STATES)
+        yield name, replace(after, disputed=world.disputed or against)
+
+
+def _seen(world: World) -> Look:
+    """The hook sees effects, and jobs; a call that was undone looks to it as if it had never been."""
+    finding: str | None = YES if len(world.effects) > world.undone else NO
+    job_status = None
+    if world.contract.accepts and finding == NO:
+        statuses = [wire.status for wire in world.wires]
+        finding = None if "working" in statuses else NO
+        job_status = "failed" if "refused" in statuses else None
+    return Look(world.tick, world.known.version, finding, job_status)
+
+
+def _people(world: World) -> Iterator[Move]:
+    if world.record is None:
+        return
+    record, now_us = world.record, world.now_us
+    approval = None
+    if world.contract.effect is Effect.DESTRUCTIVE:
+        approval = decisions.approval_for("asked", 1, 10_000, None, record.digest, "1", now_us)
+    yield from _tried(
+        world, "approve", lambda: decisions.approve(record, "ada", now_us), granted=world.granted + 1
+    )  # fmt: skip
+    yield from _tried(world, "cancel", lambda: decisions.cancel(record, "rita", now_us))
+    if record.round < 2:
+        yield from _tried(world, "retry", lambda: decisions.retry(record, "ada", "again", approval, now_us))
+        if record.approval is not None:
+            careless = record.approval
+            yield from _tried(world, "retry as approved", lambda: decisions.retry(record, "ada", "x", careless, now_us))
+    for finding in (YES, NO):
+        yield from _tried(world, f"say {finding}", lambda f=finding: _say(record, f, now_us))
+    settled = f"dec_{len(record.settlements)}"
+    yield from _tried(
+        replace(world, disputed=False),
+        "overturn",
+        lambda: decisions.overturn(record, "ada", "seen", settled, now_us),
+    )
+    yield from _tried(
+        replace(world, disputed=False), "uphold", lambda: decisions.uphold(record, "ada", "seen", settled, now_us)
+    )
+    yield from _tried(
+        replace(world, undone=len(world.effects)), "compensate", lambda: decisions.compensated(record, "void", now_us)
+    )
+
+
+def _say(record: CallRecord, finding: str, now_us: int) -> Change:
+    """A person's word, setting the owner aside where one is at it."""
+    said = Finding(f"dec_{len(record.settlements)}", finding, "person", now_us, by="ada", reason="sure")
+    if record.state is not State.DEPARTED:
+        return decisions.settle(record, said, now_us, force=True)
+    forced = decisions.force(record, "ada", "sure", now_us)
+    if forced.record.state not in (State.IN_DOUBT, State.ACCEPTED):
+        return forced
+    return forced.then(lambda doubt: decisions.settle(doubt, said, now_us, force=True))
+
+
+def _time(world: World) -> Iterator[Move]:
+    flying = [wire.sent_tick for wire in world.wires if wire.status == "flying"]
+    if world.record is None or world.tick >= 8 or any(world.tick - sent >= NETWORK_TICKS for sent in flying):
+        return
+    later = replace(world, tick=world.tick + 1)
+    yield "tick", later
+    ends_us = steps.job_deadline_us(world.record)
+    if ends_us is not None and later.now_us >= ends_us:
+        yield from _tried(later, "job deadline", lambda: steps.job_deadline(later.known, later.now_us))
+
+
+# -- what must never be --------------------------------------------------------------------------------------------
+
+
+def _decided_by_person(record: CallRecord, attempt_id: str) -> bool:
+    """Whether a person answered for that attempt: they said what became of it, or decided in view of it."""
+    return any(s.via == "person" and attempt_id in s.covers for s in record.settlements)
+
+
+def _check_effect(world: World, index: int) -> None:
+    """A second effect needs a person's word about each attempt that could have had the first."""
+    record, attempt = world.known, world.known.attempts[index]
+    if record.state is State.COMPENSATED and world.undone and not _decided_by_person(record, attempt.id):
+        raise Violation("unexplained", world.trace, "effect after it was undone")
+    for earlier in world.effects[:-1]:
+        if earlier < world.undone:
+            continue
+        before = record.attempts[earlier]
+        answered = any(_decided_by_person(record, a.id) for a in (before, attempt))
+        if before.round == attempt.round or not answered:
+            raise Violation("repeated", world.trace, f"by attempts {earlier} and {index}")
+
+
+def check(before: World, after: World) -> None:
+    """Raise :class:`Violation` when the step from ``before`` broke a promise."""
+    if after.record is None:
+        return
+    _check_explained(after)
+    _check_disputes(after)
+    _check_state(after)
+    if before.record is not None and before.record is not after.record:
+        _check_step(before, after)
+    _check_departures(before, after)
+    _check_way_out(after)
+
+
+def _check_explained(world: World) -> None:
+    record = world.known
+    if record.contradicted or record.state not in NO_EFFECT_STATES:
+        return
+    for index in world.effects:
+        if not _decided_by_person(record, record.attempts[index].id):
+            raise Violation("unexplained", world.trace, f"effect of attempt {index} under {record.state}")
+
+
+def _check_disputes(world: World) -> None:
+    if world.disputed and not world.known.contradicted:
+        raise Violation("silent", world.trace)
+    if world.known.contradicted and not world.disputed:
+        raise Violation("false alarm", world.trace)
+
+
+_RANK = {NOT_SENT: State.READY, REJECTED: State.FAILED, UNKNOWN: State.IN_DOUBT, ACCEPTED: State.ACCEPTED,
+         HAPPENED: State.SUCCEEDED}  # fmt: skip
+_BY_PEOPLE = {State.HELD, State.REFUSED, State.COMPENSATED}
+
+
+def _check_state(world: World) -> None:
+    """The state is what was said of the round, or else the strongest outcome of its attempts."""
+    record = world.known
+    outcomes = [a.outcome for a in record.attempts if a.round == record.round]
+    said = _said_of_round(record, record.round)
+    if record.state in _BY_PEOPLE:
+        return
+    if said is not None:
+        expected = State.SUCCEEDED if said == YES else State.FAILED
+    elif None in outcomes:
+        expected = State.DEPARTED
+    else:
+        strongest = max((o for o in outcomes if o is not None), key=list(_RANK).index, default=NOT_SENT)
+        abandoned = world.contract.effect is Effect.READ and strongest is UNKNOWN
+        expected = State.READY if abandoned else _RANK[strongest]
+    if record.state is not expected:
+        raise Violation("fold", world.trace, f"{record.state} instead of {expected}")
+
+
+def _check_step(before: World, after: World) -> None:
+    old, new = before.known, after.known
+    action = after.trace[-1] if after.trace else ""
+    for was, became in zip(old.attempts, new.attempts, strict=False):
+        final = was.outcome in (NOT_SENT, REJECTED, HAPPENED)
+        aged = was.outcome is ACCEPTED and action != "job deadline"
+        if (final or aged) and became.outcome is not was.outcome:
+            raise Violation("weakened", after.trace, f"{was.outcome} became {became.outcome}")
+    left_success = old.state is State.SUCCEEDED and new.state is not State.SUCCEEDED
+    if left_success and action not in ("overturn", "compensate"):
+        raise Violation("weakened", after.trace, f"succeeded became {new.state}")
+    if old.contradicted and not new.contradicted and action not in ("overturn", "uphold"):
+        raise Violation("silent", after.trace, "a contradiction closed by itself")
+    moved = action.split(" ")[0] in ("depart", "resend", "retry", "say", "overturn", "lease")
+    if moved and new.fence <= old.fence:
+        raise Violation("unfenced", after.trace, "the fence did not move")
+    if new.version <= old.version or new.updated_at_us < old.updated_at_us:
+        raise Violation("unfenced", after.trace, "the version or the time ran back")
+
+
+def _check_departures(before: World, after: World) -> None:
+    """Nothing departs while a happened attempt is known and undecided, after a cancel, or without its approval."""
+    if len(after.wires) == len(before.wires) or before.record is None:
+        return
+    old, action = before.known, after.trace[-1].split(" ")[0]
+    if before.disputed:
+        raise Violation("repeated", after.trace, "departed under an open contradiction")
+    for attempt in old.attempts:
+        if attempt.outcome is HAPPENED and not _decided_by_person(old, attempt.id):
+            raise Violation("repeated", after.trace, "departed though an attempt is known to have happened")
+    if action == "resend" and "cancel" in " ".join(after.trace).split("retry")[-1]:
+        raise Violation("repeated", after.trace, "sent again after a cancel")
+    rounds = {a.round for a in after.known.attempts}
+    if world_needs_approval(after) and len(rounds) > after.granted:
+        raise Violation("overspent", after.trace, f"{len(rounds)} rounds on {after.granted} approvals")
+
+
+def world_needs_approval(world: World) -> bool:
+    return world.contract.effect is Effect.DESTRUCTIVE
+
+
+def _check_way_out(world: World) -> None:
+    """People can always bring it to an end: decide the contradiction, then settle or refuse."""
+    record, now_us = world.known, world.now_us
+    try:
+        if record.contradicted:
+            record = decisions.uphold(record, "eve", "decided", "dec_x", now_us).record
+        if record.state in (State.HELD, State.READY):
+            record = decisions.cancel(record, "eve", now_us).record
+        elif record.state in (State.DEPARTED, State.ACCEPTED, State.IN_DOUBT):
+            record = _way_out_of_doubt(record, now_us)
+    except Forbidden as forbidden:
+        raise Violation("stuck", world.trace, f"in {record.state}: {forbidden}") from None
+    if record.contradicted:
+        raise Violation("stuck", world.trace, "still contradicted")
+
+
+def _way_out_of_doubt(record: CallRecord, now_us: int) -> CallRecord:
+    return _say(record, YES, now_us).record
