@@ -150,6 +150,7 @@ def test_story_of_accepted_work_and_of_what_was_undone(run: Run, filled: Shop) -
     assert "undone by the call order-1:compensate" in story(done)[-1]
     undo = run("calls", "show", "order-1:compensate", *filled.at)
     assert re.search(r"compensates\s+order-1\n", undo.stdout)
+    assert "ada asked for issue_credit.compensate: “wrong customer”" in story(undo)[0]
 
 
 # case H13

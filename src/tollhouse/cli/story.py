@@ -43,7 +43,7 @@ def tell(line: HistoryLine) -> list[Told]:
 def _asked(facts: Facts) -> Iterator[Told]:
     """Who asked, and what the gates said; nothing where the event is not about an asking."""
     if "tool" in facts:
-        yield Told("asked", "bold", f"{facts['by']} asked for {facts['tool']}{_gates(facts)}")
+        yield Told("asked", "bold", f"{facts['by']} asked for {facts['tool']}{_because(facts)}{_gates(facts)}")
     elif facts.get("gates"):
         yield Told("asked", "bold", f"{facts['by']} asked again{_gates(facts)}")
 

@@ -54,7 +54,7 @@ class Compensator:
         if record.state is not State.COMPENSATED:
             self._check(record)
         original = await view(record, self._core.store, self._adapter(record), with_history=False)
-        options = Options(by=by, compensates=key)
+        options = Options(by=by, compensates=key, reason=reason)
         arguments = {"original_key": key} if _is_wrapped(undo) else bound_arguments(undo, original)
         outcome = await self._gate.call(undo, arguments, compensation_key(key), options)
         await mark_compensated(self._core.store, self._core.tenant, key, outcome.key, self._core.clock.now_us())

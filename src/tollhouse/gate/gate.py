@@ -93,7 +93,7 @@ class Gate:
             raise HouseClosed("The house is closed.")
         options = options or Options()
         name, principal = tool_name_of(tool), principal_of(core, options)
-        if name in core.tools.names() and not self._planner.sees(principal, name):
+        if name in core.tools and not self._planner.sees(principal, name):
             raise self._turned_away(self._planner.unknown(name, principal), name, None)
         try:
             request = request_of(core, name, arguments, key, options)
@@ -411,7 +411,8 @@ class Gate:
 
 
 def _asked_as(request: Request, judgement: Judgement) -> dict[str, Any]:
-    return {"tool": request.tool_name, "by": request.principal, "gates": judgement.said}
+    facts = {"tool": request.tool_name, "by": request.principal, "gates": judgement.said}
+    return facts if request.options.reason is None else {**facts, "reason": request.options.reason}
 
 
 def _is_sibling(new: CallRecord, standing: CallRecord) -> bool:
