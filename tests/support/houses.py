@@ -23,6 +23,9 @@ from tollhouse.stores import open_store
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
+on_one_store = pytest.mark.parametrize("shared_store_url", ["sqlite"], indirect=True)
+"""For tests of what no store has a part in."""
+
 OpenHouse = Callable[..., Awaitable[Tollhouse]]
 """`await open_house(tool, ..., tenant="a", interfering=True)`: every further name is a setting of the house."""
 

@@ -13,12 +13,16 @@ For users' own clients: :func:`guard` wraps the transport of an ``httpx`` or ``h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from tollhouse.contract.answers import NotSent, Rejected
+from tollhouse.contract.context import CallContext
 
 if TYPE_CHECKING:
     import httpx2
+
+C = TypeVar("C")
+"""A client: ``httpx`` or ``httpx2``, sync or async."""
 
 KEY_HEADER = "Idempotency-Key"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -166,17 +170,18 @@ class GuardedSyncTransport:
         self.close()
 
 
-def guard(client: Any, context: Sending) -> Any:
+def guard(client: C, context: CallContext) -> C:
     """Send everything of ``client`` (an ``httpx`` or ``httpx2`` client of your own, sync or async) through the check.
 
     Returns the client, its transports wrapped: each request re-checks the fence, carries the idempotency key and
     raises :class:`NotSent` or :class:`Rejected` where that is proven. Use the client for one attempt only.
     """
+    inside, sending = cast(Any, client), cast(Sending, context)
     wrap = GuardedTransport if hasattr(client, "aclose") else GuardedSyncTransport
-    client._transport = _closing(wrap(client._transport, context), client._transport)
-    client._mounts = {
-        pattern: None if inner is None else _closing(wrap(inner, context), inner)
-        for pattern, inner in client._mounts.items()
+    inside._transport = _closing(wrap(inside._transport, sending), inside._transport)
+    inside._mounts = {
+        pattern: None if inner is None else _closing(wrap(inner, sending), inner)
+        for pattern, inner in inside._mounts.items()
     }
     return client
 
