@@ -138,7 +138,7 @@ class Context(CallContext):
         self._may_send()
         if not self._fresh():
             self._read_says_yes(await self._read_fence())
-        self._may_send()
+            self._may_send()
 
     def confirm_sync(self) -> None:
         self.check_sync()
@@ -157,7 +157,7 @@ class Context(CallContext):
                 asked.cancel()
                 raise DepartureRefused("The store did not answer the last check, so nothing was sent.") from None
             self._read_says_yes(answer)
-        self._may_send()
+            self._may_send()
 
     def _fresh(self) -> bool:
         """Whether commit 1 is recent enough to be the check itself; only for the first send of an attempt."""

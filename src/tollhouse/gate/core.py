@@ -47,6 +47,9 @@ class Toolbox:
     def names(self) -> list[str]:
         return sorted(self._tools)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._tools
+
     def all(self) -> list[Tool[Any]]:
         return [self._tools[name] for name in self.names()]
 
@@ -88,6 +91,7 @@ class Core:
         self._transport: httpx2.AsyncHTTPTransport | None = None
         self._transport_sync: httpx2.HTTPTransport | None = None
         self._settled: dict[str, list[asyncio.Future[None]]] = {}
+        self._limits: dict[str, Limits] = {}
 
     # -- owner and time ----------------------------------------------------------------------------------
 
@@ -203,10 +207,17 @@ class Core:
 
     def limits(self, terms: Terms, asked: Mapping[str, float | None] | None = None) -> Limits:
         """The contract's times, tightened by the house's and the call's. Never loosened."""
-        wanted = asked or {}
+        if asked is not None:
+            return self._tightened(terms, asked)
+        known = self._limits.get(terms.version)
+        if known is None:
+            known = self._limits[terms.version] = self._tightened(terms, {})
+        return known
+
+    def _tightened(self, terms: Terms, asked: Mapping[str, float | None]) -> Limits:
         chosen = {}
         for name in ("max_attempts", "attempt_timeout_s", "deadline_s"):
-            values = [getattr(terms, name), self.ceilings.get(name), wanted.get(name)]
+            values = [getattr(terms, name), self.ceilings.get(name), asked.get(name)]
             chosen[name] = min(value for value in values if value is not None)
         return Limits(
             max_attempts=int(chosen["max_attempts"]),

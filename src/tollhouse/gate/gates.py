@@ -6,14 +6,15 @@ A gate that raises denies: nobody passes because a check was broken.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 from tollhouse.gate.core import Core, log
 from tollhouse.gate.verdicts import Asked, Check, Deny, Hold, Pass, Verdict
+from tollhouse.ledger.value import value_type
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Judgement:
     """What all gates said: a denial (with the gate's name), or the holds; neither means pass. ``said`` is history."""
 

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from tollhouse.contract.terms import ApprovalTerms
 from tollhouse.contract.tool import Tool
+from tollhouse.ledger.value import value_type
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Asked:
     """What a gate sees: who wants which tool, with which validated arguments, and how often it was sent before."""
 

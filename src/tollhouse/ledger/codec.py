@@ -105,12 +105,13 @@ def loads(text: str) -> JsonTree:
 
     Raises ``json.JSONDecodeError`` for anything else.
     """
+    tree: JsonTree
     try:
-        tree: JsonTree = _DECODER.decode(text)
-    except ValueError:
+        tree, end = _scan(text, 0)
+    except (ValueError, StopIteration):
         # Perhaps an integer of more digits than Python converts at once; an error of syntax comes again.
-        tree = json.loads(text, parse_int=parse_int)
-    return tree
+        return json.loads(text, parse_int=parse_int)  # type: ignore[no-any-return]
+    return tree if end == len(text) else _DECODER.decode(text)
 
 
 def invalid_argument(path: str, problem: str) -> InvalidArguments:
@@ -120,6 +121,8 @@ def invalid_argument(path: str, problem: str) -> InvalidArguments:
 
 _encode: Final = compact_encoder(allow_nan=False)
 _DECODER: Final = json.JSONDecoder()
+_scan: Final[Callable[[str, int], tuple[Any, int]]] = vars(_DECODER)["scan_once"]
+"""Without the white space around a text, which is never there."""
 
 
 def _is_flat(value: dict[Any, Any]) -> bool:

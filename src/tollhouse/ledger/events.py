@@ -80,8 +80,7 @@ def seal(
     events = []
     for draft in drafts:
         head_seq += 1
-        data = _encode(draft.data)
-        used_salt = salt or _salts.one()
+        data, used_salt = _encode(draft.data), salt or _salts.one()
         payload = sha256((used_salt + data).encode()).hexdigest()
         head_hash = chain_hash(head_hash, stream, head_seq, at_us, draft.kind, payload)
         events.append(Event(stream, head_seq, at_us, draft.kind, data, used_salt, payload, head_hash, write_id))

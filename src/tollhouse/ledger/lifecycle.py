@@ -194,6 +194,8 @@ FOLD: dict[AttemptOutcome | None, State] = {
 
 def strongest(outcomes: list[AttemptOutcome]) -> AttemptOutcome | None:
     """The strongest of these outcomes; None for none."""
+    if len(outcomes) == 1:
+        return outcomes[0]
     return max(outcomes, key=lambda outcome: outcome.rank, default=None)
 
 

@@ -28,11 +28,11 @@ def replace(value: T, **fields: Any) -> T:
     kept = getattr(value, "__dict__", None)
     if kept is None:
         return dataclasses.replace(value, **fields)  # type: ignore[type-var]
-    changed: T = object.__new__(type(value))
-    changed.__dict__.update(kept)
-    changed.__dict__.update(fields)
-    if len(changed.__dict__) != len(kept):
+    held = kept | fields
+    if len(held) != len(kept):
         raise TypeError(f"{type(value).__name__} has no field among {sorted(set(fields) - set(kept))}")
+    changed: T = object.__new__(type(value))
+    object.__setattr__(changed, "__dict__", held)
     return changed
 
 
@@ -282,18 +282,21 @@ class CallRecord:
     @property
     def round_attempts(self) -> tuple[Attempt, ...]:
         """Attempts of the current round."""
-        return tuple(a for a in self.attempts if a.round == self.round)
+        return tuple([a for a in self.attempts if a.round == self.round])
 
     @property
     def open_owners(self) -> str | None:
         """Owners of attempts that may still run, joined by spaces: what a sweeper looks for. None when none."""
-        names = dict.fromkeys(a.owner for a in self.attempts if a.ended_at_us is None)
-        return " ".join(names) or None
+        names = [a.owner for a in self.attempts if a.ended_at_us is None]
+        return " ".join(dict.fromkeys(names)) if names else None
 
     def attempt(self, attempt_id: str) -> Attempt | None:
         """The attempt of that id, or None."""
-        return next((a for a in self.attempts if a.id == attempt_id), None)
+        for attempt in self.attempts:
+            if attempt.id == attempt_id:
+                return attempt
+        return None
 
     def with_attempt(self, changed: Attempt) -> CallRecord:
         """The record with one attempt replaced."""
-        return replace(self, attempts=tuple(changed if a.id == changed.id else a for a in self.attempts))
+        return replace(self, attempts=tuple([changed if a.id == changed.id else a for a in self.attempts]))

@@ -47,7 +47,7 @@ def immutable_values(record: CallRecord) -> tuple[Any, ...]:
 def mutable_values(record: CallRecord) -> tuple[Any, ...]:
     """Values for :data:`MUTABLE`, in order. ``result`` holds an inline body only; the rest of it is in ``body``."""
     return (
-        record.state.value, record.version, record.fence, record.round, record.open_owners, record.due_at_us,
+        str(record.state), record.version, record.fence, record.round, record.open_owners, record.due_at_us,
         record.contradicted, record.cancel_asked, record.repeat_slot, record.updated_at_us, record.head_seq,
         record.head_hash, dump_body(record), None if record.result is None else record.result.text,
     )  # fmt: skip
@@ -110,8 +110,9 @@ def dump_body(record: CallRecord) -> str:
         body["approval"] = _dump_approval(record.approval)
     if record.result is not None:
         body["result"] = _dump_stored(record.result, inline=False)
+    held = record.__dict__
     for name in _PLAIN:
-        if (value := getattr(record, name)) is not None:
+        if (value := held[name]) is not None:
             body[name] = value
     if record.looks:
         body["looks"] = record.looks
@@ -140,7 +141,7 @@ def _dump_attempt(a: Attempt) -> dict[str, Any]:
         "started_at_us": a.started_at_us, "send_by_us": a.send_by_us,
     }  # fmt: skip
     if a.outcome is not None:
-        raw["outcome"] = a.outcome.value
+        raw["outcome"] = a.outcome
     if a.ended_at_us is not None:
         raw["ended_at_us"] = a.ended_at_us
     if a.error is not None:

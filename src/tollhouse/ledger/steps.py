@@ -222,19 +222,18 @@ def end_attempt(record: CallRecord, attempt_id: str, ending: Ending, now_us: int
     attempt = _live_attempt(record, attempt_id)
     late = attempt.fence != record.fence or record.state is not State.DEPARTED
     ended = _ended(attempt, ending, now_us, late=late)
+    after = record.with_attempt(ended)
     moves = ended.round == record.round and _moved_by_outcomes(record)
-    state = fold(record.with_attempt(ended)) if moves else record.state
+    state = fold(after) if moves else record.state
     check(record.state, Event.OUTCOME, state)
     fields: dict[str, Any] = {"state": state, **_due(record, state, now_us)}
     first = moves and not _took_effect(record)
     if first:
         fields |= {"result": ending.result, "error": ending.error}
     elif ending.outcome is AttemptOutcome.HAPPENED:
-        ended = replace(ended, late_result=ending.result)
-    return advance(
-        record, now_us, "late_outcome" if late else "outcome", _ended_as(ended),
-        attempts=record.with_attempt(ended).attempts, **fields,
-    )  # fmt: skip
+        after = record.with_attempt(replace(ended, late_result=ending.result))
+    kind = "late_outcome" if late else "outcome"
+    return advance(record, now_us, kind, _ended_as(ended), attempts=after.attempts, **fields)
 
 
 def _moved_by_outcomes(record: CallRecord) -> bool:
@@ -244,7 +243,7 @@ def _moved_by_outcomes(record: CallRecord) -> bool:
 
 def _took_effect(record: CallRecord) -> bool:
     """Whether an attempt of this round happened already: its result stands, and no later error speaks over it."""
-    return any(a.outcome is AttemptOutcome.HAPPENED for a in record.round_attempts)
+    return AttemptOutcome.HAPPENED in [a.outcome for a in record.round_attempts]
 
 
 def end_wait(record: CallRecord, attempt_id: str, why: str, now_us: int, *, cancel: bool = False) -> Change:
