@@ -164,13 +164,13 @@ class PostgresServer:
 
 def create_database(server_url: str, name: str) -> str:
     """Make an empty database on the server of `server_url` and return its URL. Raises PostgresUnavailable."""
-    _sql(server_url, f'CREATE DATABASE "{name}"')
+    run_sql(server_url, f'CREATE DATABASE "{name}"')
     return urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
 
 
 def drop_database(server_url: str, name: str) -> None:
     """Delete a database, with whoever is still connected to it; nothing happens if there is none."""
-    _sql(server_url, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+    run_sql(server_url, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
 def _start_janitor(folder: Path) -> None:
@@ -179,7 +179,8 @@ def _start_janitor(folder: Path) -> None:
     subprocess.run([sys.executable, "-I", script, folder], check=True, stdin=quiet, stdout=quiet, stderr=quiet)
 
 
-def _sql(url: str, statement: str) -> None:
+def run_sql(url: str, statement: str) -> None:
+    """Run statements on the database of `url`. Raises PostgresUnavailable."""
     _run("psql", "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", "--dbname", url, "--command", statement)
 
 

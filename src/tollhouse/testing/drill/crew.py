@@ -1,0 +1,262 @@
+"""The conductor's side of the processes: the nursery, one worker, and lanes of workers that are replaced when they die."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from tollhouse.ledger.clock import boot_us
+from tollhouse.testing.drill.worker import Job
+
+START_S = 60.0
+STOP_S = 1.8
+"""How long a process is stopped: past its lease and the sweepers' next round."""
+ANSWER_S = 45.0
+"""How long an answer may take: longer than any wait of a house, on a machine that has other work."""
+
+Note = Callable[["Worker", dict[str, Any]], None]
+
+
+class Gone(Exception):
+    """The worker died before it answered."""
+
+
+class Worker:
+    """One process. ``notes``: what it noted goes there as it comes."""
+
+    def __init__(self, job: Job, note: Note) -> None:
+        self.job, self._note = job, note
+        self._ids = itertools.count()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._reached: dict[str, asyncio.Event] = {}
+        self.pid = 0
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.dead = asyncio.Event()
+        self.closed = self.killed = False
+        self._stops: set[str] = set()
+        self.points = 0
+        """Points at which something was laid out and that it reached."""
+
+    def attach(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> asyncio.Task[None]:
+        """It has said hello; it is ready once its house is open."""
+        self.pid, self._writer = pid, writer
+        return asyncio.get_running_loop().create_task(self._read(reader))
+
+    # -- asking --------------------------------------------------------------------------------------------
+
+    def tell(self, **line: Any) -> None:
+        """Say something that has no answer. Nothing happens where it is dead."""
+        if self._writer is not None and not self.dead.is_set():
+            self._writer.write(json.dumps(line).encode() + b"\n")
+
+    async def ask(self, verb: str, **kwargs: Any) -> dict[str, Any]:
+        """Its answer: ``value``, or ``error`` with ``sent``. Raises :class:`Gone`; TimeoutError after 45 s."""
+        if self.dead.is_set():
+            raise Gone
+        number = next(self._ids)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        self.tell(id=number, verb=verb, kwargs=kwargs)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await future
+        finally:
+            self._waiting.pop(number, None)
+
+    def lay(self, point: str, action: str, key: str, nth: int = 1) -> asyncio.Event:
+        """Lay out a misfortune there; the event tells that its point was reached. What stops is woken after a while."""
+        if action == "stop":
+            self.expect_stop(point)
+        self.tell(crash={"point": point, "action": action, "key": key, "nth": nth})
+        return self.reached(point)
+
+    def expect_stop(self, point: str) -> None:
+        """It will stop itself at this point: wake it after a while."""
+        self._stops.add(point)
+
+    def reached(self, point: str) -> asyncio.Event:
+        """Set when it says that it comes to this point."""
+        return self._reached.setdefault(point, asyncio.Event())
+
+    # -- striking ------------------------------------------------------------------------------------------
+
+    def strike(self, number: signal.Signals) -> bool:
+        """Send it a signal; whether there was a process to take it."""
+        if self.dead.is_set() or not self.pid:
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        self.killed = self.killed or number == signal.SIGKILL
+        return True
+
+    async def end(self) -> None:
+        """Let it close its house; kill it when it does not."""
+        self.strike(signal.SIGCONT)
+        self.tell(end=True)
+        try:
+            async with asyncio.timeout(20):
+                await self.dead.wait()
+        except TimeoutError:
+            self.strike(signal.SIGKILL)
+            await self.dead.wait()
+
+    # -- hearing -------------------------------------------------------------------------------------------
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError):
+            while (line := await reader.readline()).endswith(b"\n"):
+                self._take(json.loads(line))
+        self.dead.set()
+        self._note(self, {"note": "died"})
+        if not self.ready.done():
+            self.ready.set_exception(Gone(f"{self.job.name} ended before its house was open"))
+        for event in self._reached.values():
+            event.set()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(Gone())
+                future.exception()  # nobody need wait for it
+        if self._writer is not None:
+            self._writer.close()
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "id" in line:
+            future = self._waiting.get(line["id"])
+            if future is not None and not future.done():
+                future.set_result(line)
+        elif "ready" in line:
+            self.ready.set_result(None)
+        elif "closed" in line:
+            self.closed = True
+        else:
+            if line["note"] == "reached":
+                self._at(line["point"])
+            self._note(self, line)
+
+    def _at(self, point: str) -> None:
+        self.points += 1
+        self.reached(point).set()
+        if point in self._stops:
+            self._note(self, {"note": "stopped"})
+            asyncio.get_running_loop().call_later(STOP_S, self.strike, signal.SIGCONT)
+
+
+class Crew:
+    """All processes of a stage. An async context manager that ends them."""
+
+    def __init__(self, folder: Path, note: Note) -> None:
+        self._folder, self._note = folder, note
+        self._names = itertools.count(1)
+        self._expected: dict[str, Worker] = {}
+        self._nursery: asyncio.subprocess.Process | None = None
+        self._server: asyncio.Server | None = None
+        self._reading: set[asyncio.Task[None]] = set()
+        self.workers: list[Worker] = []
+
+    @property
+    def socket(self) -> str:
+        """Where workers say hello."""
+        return str(self._folder / "crew")
+
+    async def __aenter__(self) -> Crew:
+        self._server = await asyncio.start_unix_server(self._hello, self.socket, limit=2**20)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        with (self._folder / "workers.log").open("ab") as log:
+            self._nursery = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tollhouse.testing.drill.nursery"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the conductor; the end of its input ends the nursery
+            )
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        for worker in self.workers:
+            if not worker.dead.is_set():
+                worker.strike(signal.SIGCONT)
+                worker.strike(signal.SIGKILL)
+        assert self._nursery is not None and self._nursery.stdin is not None and self._server is not None
+        self._nursery.stdin.close()
+        await self._nursery.wait()
+        self._server.close()
+        for task in list(self._reading):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(task, 5)
+
+    async def start(self, job: Job) -> Worker:
+        """A fresh worker, once its house is open. Raises TimeoutError, naming the log."""
+        named = replace(job, name=f"{job.name}-{next(self._names)}", socket=self.socket)
+        worker = self._expected[named.name] = Worker(named, self._note)
+        self.workers.append(worker)
+        assert self._nursery is not None and self._nursery.stdin is not None
+        self._nursery.stdin.write(json.dumps(asdict(named)).encode() + b"\n")
+        try:
+            async with asyncio.timeout(START_S):
+                await worker.ready
+        except TimeoutError:
+            raise TimeoutError(f"A worker did not start; see {self._folder / 'workers.log'}.") from None
+        return worker
+
+    async def _hello(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await reader.readline()
+        if not first.endswith(b"\n"):
+            writer.close()
+            return
+        hello = json.loads(first)
+        worker = self._expected.pop(hello["hello"])
+        task = worker.attach(hello["pid"], reader, writer)
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+
+
+class Lane:
+    """Room for some calls at a time in one process, which is replaced when it died."""
+
+    def __init__(self, crew: Crew, job: Job, room: int) -> None:
+        self._crew, self._job = crew, job
+        self._room = asyncio.Semaphore(room)
+        self._starting = asyncio.Lock()
+        self._worker: Worker | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether all its room is taken."""
+        return self._room.locked()
+
+    async def worker(self) -> Worker:
+        """The process of the lane, a fresh one where the last has died."""
+        async with self._starting:
+            if self._worker is None or self._worker.dead.is_set():
+                self._worker = await self._crew.start(self._job)
+            return self._worker
+
+    async def close(self) -> None:
+        """End its process, if it lives, so that what it still had to write is written."""
+        if self._worker is not None and not self._worker.dead.is_set():
+            await self._worker.end()
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[Worker]:
+        """A place for one call."""
+        async with self._room:
+            worker = await self.worker()
+            yield worker
+
+
+def now_us() -> int:
+    """The machine's own clock, for notes of the conductor."""
+    return boot_us()
