@@ -36,6 +36,8 @@ class Schema:
             slot = f"a{position}"
             self._names[slot] = parameter.name
             fields[slot] = _field(parameter, hint)
+        self.whole: Callable[[Mapping[str, Any]], object] | None = None
+        """A check of all arguments together, by name; raises ``ValidationError``."""
         self._model = _model(name, fields)
         self._result: TypeAdapter[Any] | None = None
 
@@ -58,9 +60,12 @@ class Schema:
         """Arguments as the function takes them: coerced, with defaults. Raises :class:`InvalidArguments`."""
         try:
             values = self._model.model_validate(arguments).__dict__
+            named = {name: values[slot] for slot, name in self._names.items()}
+            if self.whole is not None:
+                self.whole(named)
         except ValidationError as error:
             raise _invalid(error, key) from None
-        return {name: values[slot] for slot, name in self._names.items()}
+        return named
 
     @property
     def result(self) -> TypeAdapter[Any]:

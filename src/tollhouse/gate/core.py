@@ -189,6 +189,10 @@ class Core:
 
     # -- sending -----------------------------------------------------------------------------------------
 
+    def prepare_http(self) -> None:
+        """Import the client and make its connections ready, in a thread: a first attempt has no time to lose on it."""
+        self._transport = http.shared_transport()
+
     def http_client(self, context: Context) -> httpx2.AsyncClient:
         if self._transport is None:
             self._transport = http.shared_transport()

@@ -99,6 +99,8 @@ async def _core(store: Store, toolbox: Toolbox, settings: HouseSettings) -> Core
         threads=ThreadPool(settings.threads),
         secrets=settings.secrets or (lambda _tool: {}),
     )
+    if any(each.is_async and each.schema.context_parameter is not None for each in toolbox.all()):
+        await asyncio.to_thread(core.prepare_http)
     await asyncio.to_thread(keeper.start)
     return core
 
