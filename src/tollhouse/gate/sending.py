@@ -189,26 +189,33 @@ class Sending:
 
     # -- writing the end ---------------------------------------------------------------------------------
 
-    async def _write_end(self, attempt: Attempt, ended: Ended) -> None:
-        """Commit 2. A store that is away is waited for in the background; the caller hears of it at once."""
+    async def _write_end(self, attempt: Attempt, ended: Ended, why: str = "end") -> None:
+        """Commit 2. A store that is away is waited for in the background; the caller hears of it at once.
+
+        ``why`` tells decisions apart that may be under way at once, so that neither is taken for a repeat of the other.
+        """
         following = await self._plan_resend(ended)
+        write_id = f"{attempt.id}:{why}"
         if following is None:
-            await self._commit_until_written(attempt, ended, None)
+            await self._commit_until_written(attempt, ended, None, write_id)
             return
         core, next_id = self._core, following.start.id
         core.beginning.add(next_id)  # until it starts: a try that was not acknowledged may have begun it
         try:
-            if not await self._commit_until_written(attempt, ended, following) and next_id not in core.running:
+            acknowledged = await self._commit_until_written(attempt, ended, following, write_id)
+            if not acknowledged and next_id not in core.running:
                 put_back_later(core, self._record.key, next_id)
         finally:
             core.beginning.discard(next_id)
 
-    async def _commit_until_written(self, attempt: Attempt, ended: Ended, following: Next | None) -> bool:
+    async def _commit_until_written(
+        self, attempt: Attempt, ended: Ended, following: Next | None, write_id: str
+    ) -> bool:
         """Whether the first try was acknowledged."""
         pause_s, first = BACKOFF_FIRST_S, True
         while True:
             try:
-                await self._commit_end(attempt, ended, following)
+                await self._commit_end(attempt, ended, following, write_id)
                 return first
             except StoreFull as full:
                 if ended.ending.result is not None and ended.ending.result.problem != "no_space":
@@ -226,12 +233,12 @@ class Sending:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, STORE_RETRY_MOST_S)
 
-    async def _commit_end(self, attempt: Attempt, ended: Ended, following: Next | None) -> None:
+    async def _commit_end(self, attempt: Attempt, ended: Ended, following: Next | None, write_id: str) -> None:
         again = following.start if following is not None else None
         blobs = ended.kept.blobs if ended.kept and ended.ending.result and ended.ending.result.blob else ()
         try:
             after = await self._transact(
-                lambda record: self._end_step(record, attempt, ended, again), f"{attempt.id}:end", again, blobs
+                lambda record: self._end_step(record, attempt, ended, again), write_id, again, blobs
             )
         except Forbidden as forbidden:
             if forbidden.guard != "ended":
@@ -328,7 +335,7 @@ class Sending:
     async def _never_began(self, attempt: Attempt) -> None:
         error = TimeoutError("This attempt did not begin in its time: no thread was free, or it was still waiting.")
         ending = Ending(AttemptOutcome.NOT_SENT, error={"type": "TimeoutError", "message": str(error)})
-        await self._write_end(attempt, Ended(ending, error, None, None))
+        await self._write_end(attempt, Ended(ending, error, None, None), "not_begun")
 
     def cancel(self) -> None:
         """The caller gave up: nothing is sent any more that has not left, and the doubt is recorded at once."""
@@ -355,7 +362,7 @@ class Sending:
                 return change
 
         error: BaseException = TimeoutError(f"No answer within {self._record.limits.attempt_timeout_s:g} s.")
-        write_id = f"{attempt.id}:wait"
+        write_id = f"{attempt.id}:{why}"
         try:
             if again is None:
                 after = await self._transact(step, write_id, None)

@@ -51,8 +51,10 @@ class Sent:
     process: str = ""
     acknowledged_us: int | None = None
     """When its process learnt that it had departed, on that process's clock."""
-    check: bool | None = None
-    """What the last check ought to have said; None: there was none."""
+    asked: bool = False
+    """Whether its last check had the store's word, and that was right to say yes."""
+    in_time: bool = False
+    """Whether its last check was before the end of its lease and its time."""
     forbidden: str | None = None
     """Why it should never have departed."""
     robbed: bool = False
@@ -226,11 +228,10 @@ class Model:
             return
         read = self._reads.get((process, key))
         fresh = sent.acknowledged_us is not None and local_us - sent.acknowledged_us <= FRESH_US
-        asked = (read == (attempt.fence, False)) if read is not None else fresh
+        sent.asked = (read == (attempt.fence, False)) if read is not None else fresh
         owner = self._ledger.owners.get((record.tenant, attempt.owner)) if record else None
         leased = owner is not None and owner.lease_until_us > self._ledger.clock_us() and owner.ended_at_us is None
-        in_time = self._ledger.now_us() < sent.send_by_us + CLOCK_ERROR_US
-        sent.check = asked and leased and in_time
+        sent.in_time = leased and self._ledger.now_us() < sent.send_by_us + CLOCK_ERROR_US
 
     def sends(self, key: str, attempt_id: str, amount: int) -> None:
         """Bytes leave now."""
@@ -243,9 +244,8 @@ class Model:
         if sent.forbidden is not None:
             self.blame("unfenced", key, f"{attempt_id} sends although {sent.forbidden}")
         gone = record.fence != attempt.fence or record.cancel_asked
-        if sent.robbed or not sent.check:
-            if gone or sent.check is not None:
-                self.blame("unfenced", key, f"{attempt_id} sends after its right to had ended")
+        if sent.robbed or not sent.in_time or (gone and not sent.asked):
+            self.blame("unfenced", key, f"{attempt_id} sends after its right to had ended")
         elif gone:
             sent.residual = True
             self.residual += 1
@@ -352,15 +352,21 @@ def _against_itself(record: CallRecord) -> str | None:
             continue
         if attempt.round < record.round or record.state in _NOTHING_HAPPENED:
             return f"{attempt.id} happened and the call is {record.state} in round {record.round}"
+    return _of_two_minds(record)
+
+
+def _of_two_minds(record: CallRecord) -> str | None:
     said: dict[int, str] = {}
+    conflict = None
     for settlement in record.settlements:
         if settlement.kind in ("overturn", "uphold"):
-            said.clear()
-        elif settlement.finding is not None:
-            before = said.setdefault(settlement.round, settlement.finding)
-            if before != settlement.finding:
-                return f"{before} and {settlement.finding} were both said of round {settlement.round}"
-    return None
+            said, conflict = {}, None
+        if settlement.finding is None:
+            continue
+        before = said.setdefault(settlement.round, settlement.finding)
+        if before != settlement.finding:
+            conflict = f"{before} and {settlement.finding} were both said of round {settlement.round}"
+    return conflict
 
 
 def _said_by_people(record: CallRecord) -> bool:
