@@ -205,6 +205,29 @@ async def test_a_late_reply_settles_a_call_whose_resend_is_lost(open_house: Open
     assert outcomes == [HAPPENED, UNKNOWN]
 
 
+async def test_of_two_replies_the_first_is_the_result_for_everybody(open_house: OpenHouse) -> None:
+    """The older attempt's reply came while the newer one was out: the caller who waited gets what replays get."""
+    resent, answered = asyncio.Event(), asyncio.Event()
+
+    @tool(external(dedup=dedup.by_key(hours=24), attempt_timeout_s=0.15, max_attempts=2))
+    async def pay(ctx: CallContext) -> str:
+        if ctx.attempt == 1:
+            await resent.wait()
+            return "first"
+        resent.set()
+        await answered.wait()
+        return "second"
+
+    house = await open_house(pay)
+    call = asyncio.create_task(house.call(pay, key="k"))
+    await resent.wait()
+    while (await house.get("k")).attempts[0].running:
+        await asyncio.sleep(0.001)
+    answered.set()
+    assert (await call).value == "first"
+    assert (await house.call(pay, key="k")).value == "first"
+
+
 async def test_the_fence_stops_an_older_attempt_that_has_not_sent_yet(open_house: OpenHouse) -> None:
     """A resend raises the fence, so only one of the two reaches the receiver."""
     late, refusals, effects = asyncio.Event(), [], []
@@ -275,13 +298,22 @@ async def test_a_resend_needs_dedup_in_the_contract_of_then_and_of_today(
         sendings.append(ctx.attempt)
         raise LOST
 
-    old = await open_house(tool(then)(pay), max_attempts=1)
+    old = await open_house(tool(then)(pay), gates=[Limiter(closed=True)])
     with pytest.raises(InDoubt):
         await old.call("pay", key="k")
     new = await open_house(tool(today)(pay))
     with pytest.raises(InDoubt):
         await new.call("pay", key="k")
     assert sendings == [1]
+
+
+async def test_a_caller_who_comes_back_has_a_doubt_sent_again(open_house: OpenHouse) -> None:
+    """Where the receiver recognises the key, within the attempts that are left."""
+    strict = await open_house(pay := playing([LOST, "paid"]), gates=[Limiter(closed=True)])
+    with pytest.raises(InDoubt):
+        await strict.call(pay, key="k")
+    outcome = await (await open_house(pay)).call(pay, key="k")
+    assert (outcome.value, outcome.attempts) == ("paid", 2)
 
 
 async def test_natural_dedup_ends_with_the_deadline(open_house: OpenHouse) -> None:
