@@ -86,7 +86,7 @@ async def test_connections_ended_by_an_administrator_are_made_again(postgres_url
 
 async def test_a_server_that_is_gone_is_unavailable(private_postgres: PostgresServer) -> None:
     """Nobody listens any more: writes and readings end with the patience, the check before a send within its own."""
-    async with opened(private_postgres.url, patience_s=0.3) as store:
+    async with opened(private_postgres.url, patience_s=1.5) as store:
         await store.write(departure("call"))
         private_postgres.stop()
         for attempt in (store.write(departure("next")), store.get(TENANT, "call"), store.fence(TENANT, "call")):
@@ -113,7 +113,7 @@ RAISED = {
 async def test_every_failure_of_the_server_has_a_code_of_ours(postgres_url: str, state: str) -> None:
     """Whatever the server raises in a write: an error with code and remedy, and the store works on afterwards."""
     kind, words = RAISED[state]
-    async with opened(postgres_url, patience_s=0.3) as store, looking(postgres_url) as behind:
+    async with opened(postgres_url, patience_s=1.5) as store, looking(postgres_url) as behind:
         await behind.execute(
             "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS"
             f" $$ BEGIN RAISE 'on purpose' USING ERRCODE = '{state}'; END $$;"
@@ -141,7 +141,7 @@ async def test_a_passing_collision_is_only_repeated(postgres_url: str) -> None:
 
 async def test_a_row_locked_for_too_long_is_said_to_be_locked(postgres_url: str) -> None:
     """Somebody sits on the row: the write waits as long as the store is patient, then says so."""
-    async with opened(postgres_url, patience_s=0.6) as store, looking(postgres_url) as behind:
+    async with opened(postgres_url, patience_s=1.5) as store, looking(postgres_url) as behind:
         departed, happened = effect("call")
         await store.write(departed)
         async with behind.transaction():
@@ -185,7 +185,7 @@ async def test_a_server_with_no_connection_left_says_so(private_postgres: Postgr
         await admin.execute("CREATE ROLE few LOGIN CONNECTION LIMIT 1")
         await admin.execute("GRANT ALL ON DATABASE postgres TO few; GRANT ALL ON SCHEMA public TO few")
         url = private_postgres.url.replace("postgres@", "few@", 1)
-        async with opened(url, register=False, patience_s=0.3) as store:
+        async with opened(url, register=False, patience_s=1.5) as store:
             await store.write(departure("read-nothing-of-it", owner_id=""))
             with pytest.raises(StoreUnavailable, match="no connection left") as caught:
                 await store.get(TENANT, "call")
@@ -255,7 +255,7 @@ async def test_a_server_without_fsync_is_refused() -> None:
 async def test_a_database_that_commits_asynchronously_is_refused(postgres_url: str) -> None:
     """Set for the database, not the server: every connection is asked, those made later too."""
     name = urlsplit(postgres_url).path[1:]
-    async with opened(postgres_url, patience_s=0.5) as store, looking(postgres_url) as admin:
+    async with opened(postgres_url, patience_s=1.5) as store, looking(postgres_url) as admin:
         await admin.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
         with pytest.raises(StoreUnavailable, match="synchronous_commit=off"):
             await store.write(departure("call"))

@@ -133,7 +133,7 @@ async def test_the_repeat_waits_for_the_statement_that_is_still_under_way(postgr
 
 async def test_beyond_its_patience_the_store_is_unavailable(postgres_url: str, proxy: Proxy) -> None:
     """A server that stays away ends in an error that blames nobody and promises nothing; later it works again."""
-    async with opened(proxy.through(postgres_url), patience_s=0.5) as store:
+    async with opened(proxy.through(postgres_url), patience_s=1.5) as store:
         proxy.refuse()
         proxy.cut()
         for attempt in (store.write(departure("call")), store.get(TENANT, "call"), store.fence(TENANT, "call")):
@@ -147,7 +147,7 @@ async def test_beyond_its_patience_the_store_is_unavailable(postgres_url: str, p
 @pytest.mark.parametrize("mode", ["black_hole", "hold"])
 async def test_a_silent_network_is_not_waited_for_for_ever(postgres_url: str, proxy: Proxy, mode: str) -> None:
     """No answer and no reset: writes, readings and the check before a send all end within their bounds."""
-    async with opened(proxy.through(postgres_url), patience_s=0.6) as store:
+    async with opened(proxy.through(postgres_url), patience_s=1.5) as store:
         await store.write(departure("call"))
         await store.get(TENANT, "call")
         await store.fence(TENANT, "call")

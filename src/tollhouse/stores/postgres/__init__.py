@@ -11,11 +11,15 @@ from tollhouse.stores.common.migrations import SchemaReport
 from tollhouse.stores.postgres import migrate
 from tollhouse.stores.postgres.faults import FAILURES, Unfit, error_of
 from tollhouse.stores.postgres.link import Link
+from tollhouse.stores.postgres.raw import PostgresEngine
 from tollhouse.stores.postgres.statements import meta
 from tollhouse.stores.postgres.store import PostgresStore
 from tollhouse.stores.postgres.target import Target, parse
 
-__all__ = ["PostgresStore", "check", "open_store", "upgrade"]
+__all__ = ["PostgresStore", "check", "open_raw", "open_store", "upgrade"]
+
+_OPENING_S = 10.0
+"""How long one statement may take while a store is opened. Nothing is repeated then: whoever opens it can."""
 
 _MIGRATION_S = 3600.0
 """How long one statement of a migration may take: building an index on a large table is slow."""
@@ -29,7 +33,7 @@ async def open_store(
     ``patience_s``: how long a write is repeated, and a reading tried, before the store counts as unavailable.
     """
     target = parse(url, statement_cache=statement_cache, patience_s=patience_s)
-    async with _connected(target, patience_s, volatile=volatile) as link:
+    async with _connected(target, _OPENING_S, volatile=volatile) as link:
         version, floor = await migrate.versions(link)
         if version is None:
             await migrate.create_if_empty(link)
@@ -50,6 +54,11 @@ async def check(url: str) -> SchemaReport:
     """How the database's schema stands to this release, without changing it; see ``tollhouse.stores``."""
     async with _connected(parse(url), _MIGRATION_S, volatile=True) as link:
         return migrate.SCHEMA.report(*await migrate.versions(link))
+
+
+def open_raw(url: str) -> PostgresEngine:
+    """A connection, made when first used, for operations on the whole ledger; see ``tollhouse.stores``."""
+    return PostgresEngine(parse(url))
 
 
 @contextlib.asynccontextmanager

@@ -109,10 +109,7 @@ async def refusals(link: Link, items: Sequence[Item], within_s: float) -> list[W
 
 async def _standing(link: Link, items: Sequence[Item], within_s: float) -> list[tuple[CallRecord | None, bool]]:
     """What stands under each key, and whether that very write put it there."""
-    asked = [
-        (at, item.tenant, item.key, item.lines[-1][0] if item.lines else "", item.write.write_id)
-        for at, item in enumerate(items)
-    ]
+    asked = [(at, item.tenant, item.key, item.stream, item.write.write_id) for at, item in enumerate(items)]
     found: list[tuple[CallRecord | None, bool]] = [(None, False)] * len(items)
     for row in await link.fetch(calls.STANDING, *columns(asked, 5), within_s=within_s):
         found[row["item"]] = (_record(row), row["applied"])

@@ -10,8 +10,17 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from tollhouse.errors import StoreFull, StoreLocked, StoreReadOnly, StoreSchema, StoreUnavailable, TollhouseError
+from tollhouse.errors import (
+    StoreFenced,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreSchema,
+    StoreUnavailable,
+    TollhouseError,
+)
 from tollhouse.stores.common.errors import BadValue
+from tollhouse.stores.postgres.statements.raw import FENCED_STATE
 
 _SAFE = "then use the same key again, which is safe."
 
@@ -65,6 +74,7 @@ _BY_STATE = {
         keeps=False,
     ),
     "55P03": Fault(StoreLocked, "kept a row locked for too long", repeat=True),
+    FENCED_STATE: Fault(StoreFenced, "is fenced: it was moved, or is being moved"),
     "57014": Fault(StoreUnavailable, "took too long over a statement", repeat=True),
 }
 _BY_CLASS = {
@@ -95,6 +105,11 @@ def fault_of(raw: Exception) -> Fault:
     if isinstance(raw, asyncpg.TargetServerAttributeNotMatched):
         return _NO_WRITABLE_HOST
     return _UNKNOWN if isinstance(raw, Unfit) else GONE
+
+
+def more_telling(earlier: Exception | None, raw: Exception) -> Exception:
+    """Which failure of a series to report: a silence at the end tells less than what was said before it."""
+    return earlier if earlier is not None and isinstance(raw, TimeoutError) else raw
 
 
 def error_of(raw: Exception, url: str) -> Exception:

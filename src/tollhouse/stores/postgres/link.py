@@ -15,7 +15,7 @@ import asyncpg
 
 from tollhouse.errors import StoreNotDurable, StoreReadOnly, StoreSchema, StoreURLInvalid, TollhouseError
 from tollhouse.ledger.store import Counters
-from tollhouse.stores.postgres.faults import FAILURES, Unfit, error_of, fault_of
+from tollhouse.stores.postgres.faults import FAILURES, Unfit, error_of, fault_of, more_telling
 from tollhouse.stores.postgres.statements import meta
 from tollhouse.stores.postgres.target import Target
 
@@ -138,6 +138,8 @@ def session_settings(target: Target, limit_s: float) -> dict[str, str]:
         "default_transaction_isolation": "read committed",
         # Plans are kept. One made while a table was empty would read it from end to end when it is full.
         "enable_seqscan": "off",
+        # Left to itself the server plans updates of several rows anew each time, which takes longer than they do.
+        "plan_cache_mode": "force_generic_plan",
         "jit": "off",
     }
     if "application_name=" not in target.dsn:
@@ -184,15 +186,16 @@ async def patiently(link: Link, step: Callable[[float], Awaitable[T]], patience_
     ``step`` is safe to repeat. Raises a :class:`~tollhouse.errors.StoreUnavailable` or another error of the store.
     """
     backoff = Backoff(asyncio.get_running_loop().time() + patience_s)
+    why: Exception | None = None
     while True:
         try:
             return await step(backoff.left_s)
         except FAILURES as raw:
-            fault = fault_of(raw)
+            fault, why = fault_of(raw), more_telling(why, raw)
             if not fault.keeps:
                 link.drop()
             if not fault.repeat or not await backoff.pause():
-                raise error_of(raw, link.target.url) from raw
+                raise error_of(why, link.target.url) from raw
         except BaseException:
             # Cancelled in the middle of an answer: what the connection would say next is not for its next user.
             link.drop()

@@ -20,22 +20,32 @@ from tollhouse.stores.postgres.statements import events, writes
 
 Row = tuple[Any, ...]
 
-_event_row = attrgetter(*events.KINDS)
+_line = attrgetter(*events.KINDS)
+_plain_line = attrgetter(*events.PLAIN_KINDS)
 
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """One write. ``row`` has the values of its call in the order in which the statements bind them."""
+    """One write. ``row`` has the values of its call in the order in which the statements bind them.
+
+    ``plain``: its one event repeats what the call says of its head, so ``lines`` has only the rest of it.
+    """
 
     write: Write
     tenant: str
     key: str
     row: Row
+    plain: bool
     lines: list[Row]
 
     @property
     def inserts(self) -> bool:
         return self.write.expected is None
+
+    @property
+    def stream(self) -> str:
+        """Where its events are."""
+        return self.write.events[-1].stream if self.write.events else ""
 
     @property
     def single(self) -> tuple[str, Row]:
@@ -49,10 +59,20 @@ class Item:
             values.append(write.owner)
         if write.expected is None:
             values += () if write.repeat is None else repeat_row(write)
-            text = writes.insert_one(lines=len(self.lines), owner=owner, repeat=write.repeat is not None, bodies=bodies)
+            text = writes.insert_one(
+                lines=len(self.lines),
+                plain=self.plain,
+                owner=owner,
+                repeat=write.repeat is not None,
+                bodies=bodies,
+            )
         else:
             text = writes.update_one(
-                lines=len(self.lines), owner=owner, arguments=write.arguments_changed, bodies=bodies
+                lines=len(self.lines),
+                plain=self.plain,
+                owner=owner,
+                arguments=write.arguments_changed,
+                bodies=bodies,
             )
         if bodies:
             values += columns([(blob.digest, blob.data) for blob in write.blobs], 2)
@@ -88,7 +108,20 @@ def item_of(write: Write) -> Item:
         row = (record.tenant, record.key, write.expected, record.digest, record.arguments, *mutable)
     else:
         row = (record.tenant, record.key, write.expected, *mutable)
-    return Item(write, record.tenant, record.key, row, [_event_row(event) for event in write.events])
+    plain = _is_plain(write)
+    return Item(write, record.tenant, record.key, row, plain, list(map(_plain_line if plain else _line, write.events)))
+
+
+def _is_plain(write: Write) -> bool:
+    if len(write.events) != 1:
+        return False
+    record, event = write.record, write.events[0]
+    return (
+        event.hash == record.head_hash
+        and event.seq == record.head_seq
+        and event.at_us == record.updated_at_us
+        and event.stream == f"call:{record.key}"
+    )
 
 
 def repeat_row(write: Write) -> Row:
@@ -111,14 +144,18 @@ def many(items: Sequence[Item]) -> tuple[str, list[Row]]:
         arrays.append(tuple(item.write.owner for item in ordered))
     if repeat:
         arrays += columns([repeat_row(item.write) for item in ordered], 5)
-    told = [(item.tenant, item.key, *line) for item in ordered for line in item.lines]
-    arrays += columns(told, 2 + len(events.KINDS))
+    plain = all(item.plain for item in ordered)
+    if plain:
+        arrays += columns([item.lines[0] for item in ordered], len(events.PLAIN_KINDS))
+    else:
+        told = [(at, *_line(event)) for at, item in enumerate(ordered, 1) for event in item.write.events]
+        arrays += columns(told, 1 + len(events.KINDS))
     if bodies:
-        kept = [(item.tenant, item.key, blob.digest, blob.data) for item in ordered for blob in item.write.blobs]
-        arrays += columns(kept, 4)
+        kept = [(at, blob.digest, blob.data) for at, item in enumerate(ordered, 1) for blob in item.write.blobs]
+        arrays += columns(kept, 3)
     if inserts:
-        return writes.insert_many(owner=owner, repeat=repeat, bodies=bodies), arrays
-    return writes.update_many(owner=owner, bodies=bodies), arrays
+        return writes.insert_many(plain=plain, owner=owner, repeat=repeat, bodies=bodies), arrays
+    return writes.update_many(plain=plain, owner=owner, bodies=bodies), arrays
 
 
 _key = attrgetter("key")

@@ -16,7 +16,7 @@ import asyncpg
 from tollhouse.ledger.store import Counters, Write, Written
 from tollhouse.stores.common.errors import closed
 from tollhouse.stores.postgres.apply import apply_many, apply_together
-from tollhouse.stores.postgres.faults import FAILURES, error_of, fault_of
+from tollhouse.stores.postgres.faults import FAILURES, error_of, fault_of, more_telling
 from tollhouse.stores.postgres.link import Backoff, Link
 from tollhouse.stores.postgres.rows import Request, item_of
 from tollhouse.stores.postgres.target import Target
@@ -28,6 +28,7 @@ SHARE_MAX = 256
 """A batch takes no more, however many wait, so that nobody waits for thousands of others."""
 
 _LAST_MOMENT_S = 0.1
+_RESTLESS = asyncpg.LockNotAvailableError("what stood against the write came and went")
 
 
 class Writer:
@@ -105,40 +106,43 @@ class Writer:
         A connection that dies between COMMIT and its answer leaves a doubt which only the repeat ends: it waits for
         the row or the key that a statement still under way has taken, and then finds its own ``write_id``, or nothing.
         """
-        backoff = Backoff(max(request.deadline for request in requests))
-        while requests:
+        backoff: Backoff | None = None
+        why: Exception | None = None
+        while True:
             try:
                 requests = await self._try(link, requests)
-                why: Exception = asyncpg.LockNotAvailableError("what stood against the write came and went")
             except FAILURES as raw:
                 if fault_of(raw).bad_value and len(requests) > 1:
                     return await self._one_by_one(link, requests)
-                requests, why = self._still_patient(link, requests, raw), raw
-            if requests and not await backoff.pause():
-                return self._fail(requests, why)
-        return None
+                why = more_telling(why, raw)
+                requests = self._still_patient(link, requests, raw, why)
+            if not requests:
+                return None
+            backoff = backoff or Backoff(max(request.deadline for request in requests))
+            if not await backoff.pause():
+                return self._fail(requests, why or _RESTLESS)
 
     async def _try(self, link: Link, requests: list[Request]) -> list[Request]:
-        now = asyncio.get_running_loop().time()
-        left_s = max(min(request.deadline for request in requests) - now, _LAST_MOMENT_S)
+        first_deadline = min([request.deadline for request in requests])
+        left_s = max(first_deadline - asyncio.get_running_loop().time(), _LAST_MOMENT_S)
         within_s = min(left_s, self._target.try_s)
         if len(requests[0].items) > 1:
             return await apply_together(link, requests[0], within_s, self._counters)
         return await apply_many(link, requests, within_s, self._counters)
 
-    def _still_patient(self, link: Link, requests: list[Request], raw: Exception) -> list[Request]:
-        """Who tries again after this failure; the others are told."""
+    def _still_patient(self, link: Link, requests: list[Request], raw: Exception, why: Exception) -> list[Request]:
+        """Who tries again after this failure; the others are told why not."""
         fault = fault_of(raw)
         if not fault.keeps:
             link.drop()
         now = asyncio.get_running_loop().time()
         patient = [request for request in requests if fault.repeat and request.deadline > now]
-        self._fail([request for request in requests if request not in patient], raw)
+        self._fail([request for request in requests if request not in patient], why)
         return patient
 
-    def _fail(self, requests: Sequence[Request], raw: Exception) -> None:
+    def _fail(self, requests: Sequence[Request], why: Exception) -> None:
         for request in requests:
-            request.fail(error_of(raw, self._target.url))
+            request.fail(error_of(why, self._target.url))
 
     async def _one_by_one(self, link: Link, requests: Sequence[Request]) -> None:
         """One of them holds a value that the store cannot keep: it alone shall fail."""

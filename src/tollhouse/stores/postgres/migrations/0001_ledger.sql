@@ -35,7 +35,10 @@ CREATE TABLE calls (
     head_hash text NOT NULL,
     body text NOT NULL,
     result text,
-    PRIMARY KEY (tenant, key)
+    PRIMARY KEY (tenant, key),
+    -- A departed call has an owner who will say; a settled one holds no place in the repeat check.
+    CHECK (state::text <> 'departed' OR open_owners IS NOT NULL),
+    CHECK (state::text NOT IN ('succeeded', 'failed', 'refused', 'compensated') OR repeat_slot IS NULL)
 );
 
 -- Newest first, page by page.

@@ -8,6 +8,9 @@ KINDS = {
 }  # fmt: skip
 """Columns and their types, the tenant apart."""
 
+PLAIN_KINDS = {name: KINDS[name] for name in ("kind", "data", "salt", "payload_digest", "write_id")}
+"""What an event has of its own when it is the last of its call's own stream: the rest stands in the call."""
+
 _NAMES = ", ".join(KINDS)
 
 INTO = f"INSERT INTO @events (tenant, {_NAMES})"

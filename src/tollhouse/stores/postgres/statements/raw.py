@@ -1,0 +1,121 @@
+"""Statements on whole ledgers: fencing, copying, purging. See ``stores.common.raw``, which names their parameters."""
+
+from __future__ import annotations
+
+from tollhouse.ledger.record import SETTLED
+from tollhouse.ledger.rows import COLUMNS, EDITABLE, MUTABLE
+from tollhouse.stores.common.raw import FENCED, GUARDED, Table
+from tollhouse.stores.postgres.statements import blobs, calls, events
+from tollhouse.stores.postgres.statements.meta import PUT
+from tollhouse.stores.postgres.statements.numbered import Numbered
+
+FENCED_STATE = "TH001"
+"""The SQLSTATE with which a fence refuses."""
+
+KINDS = {
+    "blobs": {"tenant": "text", **blobs.KINDS},
+    "calls": {**calls.KINDS, "state": "text"},
+    "condemned": {"tenant": "text", "digest": "text"},
+    "events": {"tenant": "text", **events.KINDS},
+    "owners": {
+        "tenant": "text", "id": "text", "host": "text", "pid": "bigint", "pid_started": "text", "label": "text",
+        "lease_until_us": "bigint", "started_at_us": "bigint", "ended_at_us": "bigint", "proven_dead": "boolean",
+    },
+}  # fmt: skip
+"""Columns of each table and the types they are bound as."""
+
+_SETTLED = ", ".join(f"'{state}'" for state in sorted(SETTLED))
+_GUARDED = ", ".join(f"@{table.name}" for table in GUARDED)
+_CALLS = ", ".join("c.state::text AS state" if name == "state" else f"c.{name}" for name in COLUMNS)
+
+MARKS = "SELECT name, value FROM @meta"
+
+PUT_MARK = PUT
+
+DROP_MARK = "DELETE FROM @meta WHERE name = $1"
+
+# Waits for every write under way, and every later one for it.
+LOCK = (f"LOCK TABLE {_GUARDED} IN SHARE ROW EXCLUSIVE MODE",)
+LOCK_BLOBS = "LOCK TABLE @blobs IN SHARE ROW EXCLUSIVE MODE"
+
+END_OWNERS = "UPDATE @owners SET ended_at_us = $1 WHERE ended_at_us IS NULL"
+
+RAISE_FENCES = "UPDATE @calls SET fence = fence + 1 WHERE open_owners IS NOT NULL"
+
+PURGEABLE = (
+    f"SELECT {_CALLS} FROM @calls c WHERE c.tenant = $1 AND (c.created_at_us, c.key) > ($2::bigint, $3::text)"
+    f" AND c.created_at_us < $4 AND c.updated_at_us < $5 AND c.state IN ({_SETTLED}) AND NOT c.contradicted"
+    " AND c.open_owners IS NULL AND c.head_seq > 0 ORDER BY c.created_at_us, c.key LIMIT $6"
+)
+
+
+def _purge() -> str:
+    number = Numbered()
+    changes = ", ".join(f"{name} = {number.one(calls.KINDS[name])}" for name in EDITABLE + MUTABLE)
+    tenant, key, version = number.one("text"), number.one("text"), number.one("bigint")
+    return f"UPDATE @calls SET {changes} WHERE tenant = {tenant} AND key = {key} AND version = {version} RETURNING 1"
+
+
+PURGE = _purge()
+
+DROP_EVENTS = "DELETE FROM @events WHERE tenant = $1 AND stream = $2"
+
+CONDEMN = "INSERT INTO @condemned (tenant, digest) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+
+WITH_BODIES = (
+    "SELECT key, body FROM @calls WHERE tenant = $1 AND key > $2 AND body LIKE '%\"blob\":\"%' ORDER BY key LIMIT $3"
+)
+
+PARDON = "DELETE FROM @condemned WHERE tenant = $1 AND digest = $2 RETURNING 1"
+
+DROP_CONDEMNED_BLOB = "DELETE FROM @blobs WHERE tenant = $1 AND digest = $2"
+
+RAISE_CLOCK = (
+    "UPDATE @clock SET offset_us = offset_us + greatest($1::bigint - high_us, 0), high_us = greatest(high_us, $1::bigint)"
+)
+
+
+def page(table: Table) -> str:
+    """Rows after a key, in order, so many."""
+    kinds = KINDS[table.name]
+    columns = ", ".join(f"{name}::text" if name == "state" else name for name in table.columns)
+    keys = ", ".join(table.keys)
+    after = ", ".join(f"${n}::{kinds[name]}" for n, name in enumerate(table.keys, 1))
+    limit = f"${len(table.keys) + 1}"
+    return f"SELECT {columns} FROM @{table.name} WHERE ({keys}) > ({after}) ORDER BY {keys} LIMIT {limit}"
+
+
+def last(table: Table) -> str:
+    """The greatest key."""
+    order = ", ".join(f"{name} DESC" for name in table.keys)
+    return f"SELECT {', '.join(table.keys)} FROM @{table.name} ORDER BY {order} LIMIT 1"
+
+
+def count(table: Table) -> str:
+    """How many rows."""
+    return f"SELECT count(*) FROM @{table.name}"
+
+
+def fill(table: Table) -> str:
+    """Insert rows given as one array for each column, unless their key is taken."""
+    source = Numbered().table("x", {name: KINDS[table.name][name] for name in table.columns})
+    values = ", ".join(f"x.{name}::@call_state" if name == "state" else f"x.{name}" for name in table.columns)
+    return f"INSERT INTO @{table.name} ({', '.join(table.columns)}) SELECT {values} FROM {source} ON CONFLICT DO NOTHING"
+
+
+def fence() -> list[str]:
+    """Triggers that refuse every write; once for a statement, so that it costs nothing even to try."""
+    body = f"BEGIN RAISE EXCEPTION '{FENCED}' USING ERRCODE = '{FENCED_STATE}'; END"
+    return [
+        f"CREATE OR REPLACE FUNCTION @ledger_is_fenced() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$",
+        *(
+            f"CREATE TRIGGER fence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON @{table.name}"
+            " FOR EACH STATEMENT EXECUTE FUNCTION @ledger_is_fenced()"
+            for table in GUARDED
+        ),
+    ]
+
+
+def lift() -> list[str]:
+    """Drop them, if they are there."""
+    return [f"DROP TRIGGER IF EXISTS fence ON @{table.name}" for table in GUARDED]
