@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tollhouse.contract.terms import US, Dedup, Effect, Terms
@@ -68,6 +69,9 @@ CONTRACTS: dict[str, Terms] = {
     "natural": contract(dedup=Dedup("natural"), max_attempts=3),
     "unchecked": contract(departs="at_start"),
     "accepts": contract(accepts=True),
+    "accepts_by_key": contract(
+        accepts=True, dedup=Dedup("by_key", WINDOW_TICKS * TICK_S / 3600), max_attempts=3, attempt_timeout_s=3 * TICK_S
+    ),
     "approval": contract(effect=Effect.DESTRUCTIVE),
     "read": contract(effect=Effect.READ, dedup=Dedup("natural"), max_attempts=3),
 }
@@ -76,7 +80,7 @@ CONTRACTS: dict[str, Terms] = {
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What became of one attempt's request: ``waiting``, ``flying``, ``working``, ``arrived``, ``lost``, ``refused``."""
+    """What became of an attempt's request: ``waiting``, ``flying``, ``working``, ``arrived``, ``lost``, ``refused``."""
 
     status: str
     sent_tick: int = -1
@@ -94,7 +98,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One moment. ``effects``: attempts whose request took effect, in order; ``undone``: how many of them were undone."""
+    """One moment. ``effects``: attempts whose request took effect, in order; ``undone``: how many were undone."""
 
     contract: Terms
     record: CallRecord | None = None
@@ -167,13 +171,13 @@ def moves(world: World) -> Iterator[Move]:
 # -- what can happen ---------------------------------------------------------------------------------------------------
 
 
-def _tried(world: World, name: str, step: Callable[[], Change], **changes: Any) -> Iterator[Move]:
+def _tried(after: World, name: str, step: Callable[..., Change], *arguments: Any) -> Iterator[Move]:
     """The world after a step of the rules, if they allow it."""
     try:
-        record = step().record
+        record = step(*arguments).record
     except Forbidden:
         return
-    yield name, replace(world, record=record, **changes)
+    yield name, replace(after, record=record)
 
 
 def _start(world: World, owner: int) -> Start:
@@ -185,21 +189,16 @@ def _start(world: World, owner: int) -> Start:
 def _sendings(world: World) -> Iterator[Move]:
     if len(world.wires) >= 3:
         return
-    out = (*world.wires, Wire("waiting"))
+    after = replace(world, wires=(*world.wires, Wire("waiting")))
     for owner in (0, 1):
         if world.owners[owner] != "alive":
             continue
         start = _start(world, owner)
-        if world.record is None:
-            call = new_call(contract=world.contract)
-            if owner == 0:
-                yield from _tried(world, "depart 0", lambda s=start: steps.first_departure(call, s, {}), wires=out)
-            continue
-        record = world.record
-        yield from _tried(world, f"depart {owner}", lambda s=start: steps.depart(record, s, {}), wires=out)
-        yield from _tried(
-            world, f"resend {owner}", lambda s=start: steps.resend(record, s, world.contract, {}), wires=out
-        )
+        if world.record is not None:
+            yield from _tried(after, f"depart {owner}", steps.depart, world.record, start, {})
+            yield from _tried(after, f"resend {owner}", steps.resend, world.record, start, world.contract, {})
+        elif owner == 0:
+            yield from _tried(after, "depart 0", steps.first_departure, new_call(contract=world.contract), start, {})
 
 
 def _with_wire(world: World, index: int, status: str, **changes: Any) -> World:
@@ -217,8 +216,8 @@ def _network(world: World) -> Iterator[Move]:
             yield f"refuse {index}", _with_wire(world, index, "refused")
             yield f"lose {index}", _with_wire(world, index, "lost")
         elif wire.status == "working":
-            yield f"job done {index}", _took_effect(world, index)
-            yield f"job failed {index}", _with_wire(world, index, "refused")
+            yield f"job done {index}", _job_done(world, index)
+            yield f"job failed {index}", _job_failed(world, index)
 
 
 def _may_send(world: World, index: int) -> bool:
@@ -236,7 +235,28 @@ def _owner_of(world: World, index: int) -> str:
 
 
 def _arrived(world: World, index: int) -> World:
-    return _with_wire(world, index, "working") if world.contract.accepts else _took_effect(world, index)
+    if not world.contract.accepts:
+        return _took_effect(world, index)
+    jobs = [wire.status for wire in world.wires if wire.status in ("arrived", "refused")]
+    if world.contract.dedup.allows_resend and jobs:
+        return _with_wire(world, index, jobs[0])
+    return _with_wire(world, index, "working")
+
+
+def _job_failed(world: World, index: int) -> World:
+    """Where the receiver dedups, requests under one key started one job."""
+    if not world.contract.dedup.allows_resend:
+        return _with_wire(world, index, "refused")
+    return replace(
+        world, wires=tuple(Wire("refused", w.sent_tick) if w.status == "working" else w for w in world.wires)
+    )
+
+
+def _job_done(world: World, index: int) -> World:
+    done = _took_effect(world, index)
+    if not world.contract.dedup.allows_resend:
+        return done
+    return replace(done, wires=tuple(Wire("arrived", w.sent_tick) if w.status == "working" else w for w in done.wires))
 
 
 def _took_effect(world: World, index: int) -> World:
@@ -269,14 +289,13 @@ def _endings(world: World) -> Iterator[Move]:
         record, attempt = world.known, world.known.attempts[index]
         for outcome in _HEARD[wire.status]:
             told = world if outcome is not NOT_SENT else _with_wire(world, index, "lost")
-            step = lambda a=attempt, o=outcome: steps.end_attempt(record, a.id, Ending(o), world.now_us)  # noqa: E731
-            for name, after in _tried(told, f"hear {index} {outcome}", step):
+            name, ending = f"hear {index} {outcome}", Ending(outcome)
+            for _, after in _tried(told, name, steps.end_attempt, record, attempt.id, ending, world.now_us):
                 yield name, replace(after, disputed=world.disputed or _disputes(world, after, index, outcome))
-        for cancel in (False, True):
-            name = f"{'cancel' if cancel else 'timeout'} {index}"
-            step = lambda a=attempt, c=cancel: steps.end_wait(record, a.id, "", world.now_us, cancel=c)  # noqa: E731
-            if record.state is State.DEPARTED and attempt.outcome is None:
-                yield from _tried(world, name, step)
+        if record.state is State.DEPARTED and attempt.outcome is None:
+            cancel = partial(steps.end_wait, cancel=True)
+            yield from _tried(world, f"timeout {index}", steps.end_wait, record, attempt.id, "timeout", world.now_us)
+            yield from _tried(world, f"cancel {index}", cancel, record, attempt.id, "cancel", world.now_us)
 
 
 def _disputes(before: World, after: World, index: int, outcome: AttemptOutcome) -> bool:
@@ -300,21 +319,17 @@ def _said_of_round(record: CallRecord, number: int) -> str | None:
 def _owners(world: World) -> Iterator[Move]:
     if world.record is None:
         return
-    record = world.record
+    record, now_us = world.record, world.now_us
     for owner in (0, 1):
         name, status = f"own_{owner}", world.owners[owner]
         if status == "alive":
             lost = _owner_status(world, owner, "lost")
             yield from _tried(
-                lost,
-                f"lease of {owner} ends",
-                lambda n=name: steps.owner_lost(record, n, world.now_us, Lost.LEASE, world.now_us),
+                lost, f"lease of {owner} ends", steps.owner_lost, record, name, now_us, Lost.LEASE, now_us
             )
         elif status == "lost":
             dead = _owner_status(world, owner, "dead")
-            yield from _tried(
-                dead, f"{owner} proven dead", lambda n=name: steps.owner_proven_dead(record, n, world.now_us)
-            )
+            yield from _tried(dead, f"{owner} proven dead", steps.owner_proven_dead, record, name, now_us)
 
 
 def _owner_status(world: World, owner: int, status: str) -> World:
@@ -339,7 +354,7 @@ def _looks(world: World) -> Iterator[Move]:
         f"dec_{len(record.settlements)}", look.finding, "hook", T0 + look.began_tick * TICK_US,
         job_status=look.job_status,
     )  # fmt: skip
-    for name, after in _tried(gone, f"found {look.finding}", lambda: decisions.settle(record, found, world.now_us)):
+    for name, after in _tried(gone, f"found {look.finding}", decisions.settle, record, found, world.now_us):
         against = (look.finding == YES) != (after.known.state in EFFECT_STATES)
         yield name, replace(after, disputed=world.disputed or against)
 
@@ -359,32 +374,30 @@ def _people(world: World) -> Iterator[Move]:
     if world.record is None:
         return
     record, now_us = world.record, world.now_us
-    approval = None
-    if world.contract.effect is Effect.DESTRUCTIVE:
-        approval = decisions.approval_for("asked", 1, 10_000, None, record.digest, "1", now_us)
-    yield from _tried(
-        world, "approve", lambda: decisions.approve(record, "ada", now_us), granted=world.granted + 1
-    )  # fmt: skip
-    yield from _tried(world, "cancel", lambda: decisions.cancel(record, "rita", now_us))
-    if record.round < 2:
-        yield from _tried(world, "retry", lambda: decisions.retry(record, "ada", "again", approval, now_us))
-        if record.approval is not None:
-            careless = record.approval
-            yield from _tried(world, "retry as approved", lambda: decisions.retry(record, "ada", "x", careless, now_us))
+    yield from _tried(replace(world, granted=world.granted + 1), "approve", decisions.approve, record, "ada", now_us)
+    yield from _tried(world, "cancel", decisions.cancel, record, "rita", now_us)
     for finding in (YES, NO):
-        yield from _tried(world, f"say {finding}", lambda f=finding: _say(record, f, now_us))
-    settled = f"dec_{len(record.settlements)}"
-    yield from _tried(
-        replace(world, disputed=False),
-        "overturn",
-        lambda: decisions.overturn(record, "ada", "seen", settled, now_us),
-    )
-    yield from _tried(
-        replace(world, disputed=False), "uphold", lambda: decisions.uphold(record, "ada", "seen", settled, now_us)
-    )
-    yield from _tried(
-        replace(world, undone=len(world.effects)), "compensate", lambda: decisions.compensated(record, "void", now_us)
-    )
+        yield from _tried(world, f"say {finding}", _say, record, finding, now_us)
+    yield from _retries(world)
+    decided, settled = replace(world, disputed=False), f"dec_{len(record.settlements)}"
+    yield from _tried(decided, "overturn", decisions.overturn, record, "ada", "seen", settled, now_us)
+    yield from _tried(decided, "uphold", decisions.uphold, record, "ada", "seen", settled, now_us)
+    undone = replace(world, undone=len(world.effects))
+    yield from _tried(undone, "compensate", decisions.compensated, record, "void", now_us)
+
+
+def _retries(world: World) -> Iterator[Move]:
+    """One more round, once; a careless caller passes the approval of the round before."""
+    record = world.known
+    if record.round > 1:
+        return
+    approval = None
+    if _needs_approval(world):
+        approval = decisions.approval_for("asked", 1, 10_000, None, record.digest, "1", world.now_us)
+    yield from _tried(world, "retry", decisions.retry, record, "ada", "again", approval, world.now_us)
+    if record.approval is not None:
+        old = record.approval
+        yield from _tried(world, "retry as approved", decisions.retry, record, "ada", "again", old, world.now_us)
 
 
 def _say(record: CallRecord, finding: str, now_us: int) -> Change:
@@ -406,7 +419,7 @@ def _time(world: World) -> Iterator[Move]:
     yield "tick", later
     ends_us = steps.job_deadline_us(world.record)
     if ends_us is not None and later.now_us >= ends_us:
-        yield from _tried(later, "job deadline", lambda: steps.job_deadline(later.known, later.now_us))
+        yield from _tried(later, "job deadline", steps.job_deadline, later.known, later.now_us)
 
 
 # -- what must never be --------------------------------------------------------------------------------------------
@@ -517,11 +530,11 @@ def _check_departures(before: World, after: World) -> None:
     if action == "resend" and "cancel" in " ".join(after.trace).split("retry")[-1]:
         raise Violation("repeated", after.trace, "sent again after a cancel")
     rounds = {a.round for a in after.known.attempts}
-    if world_needs_approval(after) and len(rounds) > after.granted:
+    if _needs_approval(after) and len(rounds) > after.granted:
         raise Violation("overspent", after.trace, f"{len(rounds)} rounds on {after.granted} approvals")
 
 
-def world_needs_approval(world: World) -> bool:
+def _needs_approval(world: World) -> bool:
     return world.contract.effect is Effect.DESTRUCTIVE
 
 

@@ -50,6 +50,8 @@ _S = State
 _SETTLED = set(SETTLED)
 FOLDED = frozenset({_S.READY, _S.FAILED, _S.IN_DOUBT, _S.ACCEPTED, _S.SUCCEEDED})
 """The images of :data:`FOLD`: where a call can stand once its attempts have ended."""
+_UNHEARD = FOLDED - {_S.FAILED}
+"""Where it can stand once one of its attempts became unknown. Ready is an abandoned read only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +98,20 @@ TRANSITIONS: tuple[Transition, ...] = (
     *_rows(
         {_S.DEPARTED},
         Event.WAIT_ENDED,
-        FOLDED | {_S.DEPARTED},
+        _UNHEARD | {_S.DEPARTED},
         "owner: timeout or cancel of the wait",
         "fold",
     ),
-    *_rows({_S.DEPARTED}, Event.OWNER_LOST, FOLDED | {_S.DEPARTED}, "anyone", "the owner's lease ended; fold"),
-    *_rows({_S.DEPARTED}, Event.FORCE, FOLDED, "operator", "one transaction with the resolution; fold"),
+    *_rows({_S.DEPARTED}, Event.OWNER_LOST, _UNHEARD | {_S.DEPARTED}, "anyone", "the owner's lease ended; fold"),
+    *_rows({_S.DEPARTED}, Event.FORCE, _UNHEARD, "operator", "one transaction with the resolution; fold"),
     *_rows({_S.DEPARTED}, Event.RESEND, {_S.DEPARTED}, "owner", "guards D and R"),
-    *_rows({_S.ACCEPTED}, Event.OUTCOME, FOLDED, "late outcome", "fold"),
+    *_rows({_S.ACCEPTED}, Event.OUTCOME, {_S.ACCEPTED, _S.SUCCEEDED}, "late outcome", "fold"),
     *_rows({_S.ACCEPTED}, Event.EVIDENCE, {_S.SUCCEEDED, _S.FAILED}, "poll, callback, sub-run, operator"),
     *_rows({_S.ACCEPTED}, Event.DEADLINE, {_S.IN_DOUBT}, "clock", "fold"),
     *_rows(
         {_S.IN_DOUBT},
         Event.EVIDENCE,
-        {_S.SUCCEEDED, _S.FAILED, _S.ACCEPTED},
+        {_S.SUCCEEDED, _S.FAILED},
         "hook, operator",
         "guard S for a hook's negative",
     ),

@@ -173,6 +173,9 @@ class Store(Protocol):
         One item refused: none is applied, and every item carries its own answer (an item that would have been
         applied alone answers with refusal STALE and its current record). Many callers' writes share a commit
         underneath; one caller's refusal never disturbs another's.
+
+        Raises :class:`ValueError` to its own caller for a row that the store's constraints forbid or that it cannot
+        hold: a defect of the caller's code, which repeating does not mend.
         """
         ...
 

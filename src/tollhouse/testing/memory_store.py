@@ -8,7 +8,7 @@ other store, so that what is lost there is lost here too. It is not durable: the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -148,10 +148,19 @@ class MemoryStore:
             counts[state] = counts.get(state, 0) + 1
         return counts
 
-    async def due(self, tenant: str, limit: int) -> list[CallRecord]:
+    async def due(
+        self, tenant: str, limit: int, *, tools: Collection[str] | None = None, states: Collection[State] | None = None
+    ) -> list[CallRecord]:
         self._open()
         now_us = self.ledger.now_us()
-        due = [row for row in self.ledger.rows(tenant) if row["due_at_us"] is not None and row["due_at_us"] <= now_us]
+        due = [
+            row
+            for row in self.ledger.rows(tenant)
+            if row["due_at_us"] is not None
+            and row["due_at_us"] <= now_us
+            and (tools is None or row["tool"] in tools)
+            and (states is None or row["state"] in states)
+        ]
         due.sort(key=lambda row: (row["due_at_us"], row["key"]))
         return [record_of(row) for row in due[:limit]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import pytest
@@ -97,6 +98,11 @@ async def applied(store: Store, *writes: Write) -> None:
     """Write, and insist on success."""
     for written in await store.write(*writes):
         assert written.applied, written
+
+
+def rejects_rows() -> AbstractContextManager[object]:
+    """Expect that the store rejects a row that no correct code writes: its caller's defect, not the store's trouble."""
+    return pytest.raises(ValueError)  # noqa: PT011 - in whatever words
 
 
 async def refused(store: Store, write: Write, why: Refusal) -> CallRecord | None:

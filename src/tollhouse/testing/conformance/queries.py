@@ -13,6 +13,7 @@ from tollhouse.testing.conformance.writes import note
 
 
 def keys(records: list[CallRecord]) -> list[str]:
+    """Their keys, in order."""
     return [record.key for record in records]
 
 
@@ -97,6 +98,22 @@ class DueTests(StoreTests):
             assert written.applied
         assert keys(await store.due(TENANT, 10)) == ["first", "second", "third"]
         assert keys(await store.due(TENANT, 2)) == ["first", "second"]
+
+    async def test_workers_ask_for_the_tools_they_have(self, store: Store, owners: None) -> None:
+        """And for the states they serve; nobody's tools and no states are nothing."""
+        mail = terms(tool="send_mail")
+        await tell(store, PLAIN[State.HELD](Story.of(key="held")))
+        await tell(store, PLAIN[State.IN_DOUBT](Story.of(key="doubt")))
+        await tell(store, PLAIN[State.IN_DOUBT](Story.of(mail, key="doubt-mail")))
+
+        async def due(tools: list[str] | None = None, states: list[State] | None = None) -> list[str]:
+            return sorted(keys(await store.due(TENANT, 10, tools=tools, states=states)))
+
+        assert await due() == ["doubt", "doubt-mail", "held"]
+        assert await due(tools=["send_mail", "other"]) == ["doubt-mail"]
+        assert await due(states=[State.HELD, State.READY]) == ["held"]
+        assert await due(tools=["issue_credit"], states=[State.IN_DOUBT]) == ["doubt"]
+        assert await due(tools=[]) == await due(states=[]) == []
 
     async def test_what_was_looked_at_is_due_no_more(self, store: Store, owners: None) -> None:
         """Each look moves the next one."""

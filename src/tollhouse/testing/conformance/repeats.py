@@ -98,7 +98,9 @@ class RepeatTests(StoreTests):
     async def test_settled_longer_ago_is_no_twin(self, store: Store, owners: None) -> None:
         """``within`` counts from the last change of the settled call, on the store's clock."""
         now_us = await store.now_us()
-        old = PLAIN[State.SUCCEEDED](Story.of(key="old", scope=SCOPE, arguments=ARGUMENTS, at_us=now_us - 3_600_000_000))
+        old = PLAIN[State.SUCCEEDED](
+            Story.of(key="old", scope=SCOPE, arguments=ARGUMENTS, at_us=now_us - 3_600_000_000)
+        )
         await tell(store, old)
         await refused(store, insert("inside", 3_700_000_000), Refusal.REPEAT)
         await applied(store, insert("outside", 3_500_000_000))
@@ -132,4 +134,3 @@ class ConcurrentTwinTests(StoreTests):
         twin = await refused(store, third, Refusal.REPEAT)
         assert twin is not None
         assert twin.key == "second"
-

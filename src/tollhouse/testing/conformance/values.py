@@ -33,6 +33,7 @@ TEXTS: dict[str, Any] = {
 
 
 def text_of(value: Any) -> str:
+    """Its JSON text as it is kept."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -61,7 +62,7 @@ class ValueTests(StoreTests):
 
     async def test_names_of_every_length_survive(self, store: Store, owners: None) -> None:
         """The longest key, a scope and a requester with any letter."""
-        story = Story.of(key="k" * 200, scope="R\u00fcckerstattung \U0001f9fe", requested_by="\u00c5sa O'Hara \\ \"x\"")
+        story = Story.of(key="k" * 200, scope="R\u00fcckerstattung \U0001f9fe", requested_by='\u00c5sa O\'Hara \\ "x"')
         await tell(store, story.depart())
 
     async def test_numbers_of_64_bits_survive(self, store: Store, owners: None) -> None:
