@@ -111,7 +111,7 @@ def play(seed: int, ear: Any) -> Report:
     finally:
         world.loop.end()
         _worlds.pop()
-    defects = [*ear.heard, *(str(c.get("exception")) for c in world.loop.unhandled if "handle" in c)]
+    defects = [*ear.heard, *world.defects, *(str(c.get("exception")) for c in world.loop.unhandled if "handle" in c)]
     model = world.model
     return Report(
         seed,

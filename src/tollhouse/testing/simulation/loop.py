@@ -81,7 +81,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
-        context = context or copy_context()
+        context = copy_context() if context is None else context
         handle = asyncio.Handle(callback, args, self, context)
         lane = self.lanes[context.get(PROCESS, OUTSIDE)]
         if not lane.dead:
@@ -98,7 +98,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        context = context or copy_context()
+        context = copy_context() if context is None else context
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         lane = self.lanes[context.get(PROCESS, OUTSIDE)]
         if not (lane.dead or self._over):

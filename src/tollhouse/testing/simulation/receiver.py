@@ -12,6 +12,8 @@ from tollhouse.testing.simulation.tools import NETWORK_S, WINDOW_S
 REPLY_LOST_S = 22.0
 """After this a tool that heard nothing gives up by itself."""
 
+_DELAYS_S = {"quick": (0.001, 0.2), "slow": (5.0, NETWORK_S), "slowest": (0.8 * NETWORK_S, NETWORK_S)}
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -73,14 +75,13 @@ class Receiver:
     def send(self, request: Request, *, fate: str | None = None) -> asyncio.Future[Reply]:
         """The system call: from here on the request is out of everybody's hands. Raises what a tool's client would.
 
-        ``fate``: ``dropped`` or ``slow`` (arrives late), None to draw it.
+        ``fate``: ``dropped``, ``quick``, ``slow`` or ``slowest`` (arrives late), None to draw it.
         """
         reply: asyncio.Future[Reply] = self._loop.create_future()
         self._loop.call_later(REPLY_LOST_S, _give_up, reply)
         drawn = fate or self._fate()
         if drawn != "dropped":
-            delay_s = self._random.uniform(5.0, NETWORK_S) if drawn == "slow" else self._random.uniform(0.001, 0.2)
-            self._loop.outside(delay_s, self._arrive, request, reply)
+            self._loop.outside(self._random.uniform(*_DELAYS_S[drawn]), self._arrive, request, reply)
         return reply
 
     def _fate(self) -> str:
@@ -96,7 +97,7 @@ class Receiver:
 
     def _recognised(self, request: Request) -> Reply | None:
         """What a receiver that dedups by key says to a key that it has seen."""
-        seen = self._known.get(request.wire_key) if request.kind == "by_key" else None
+        seen = self._known.get(request.wire_key) if request.kind.startswith("by_key") else None
         return seen[1] if seen is not None and self._loop.now_s - seen[0] < WINDOW_S else None
 
     def _act(self, request: Request) -> Reply:

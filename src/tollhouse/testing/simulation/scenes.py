@@ -11,7 +11,7 @@ from random import Random
 
 from tollhouse.testing.simulation.people import decide
 from tollhouse.testing.simulation.store import Weather
-from tollhouse.testing.simulation.tools import LEASE_S, SILENCE_S, TIMEOUT_S, WINDOW_S
+from tollhouse.testing.simulation.tools import LEASE_S, LONG_S, MARGIN_S, SILENCE_S, TIMEOUT_S, WINDOW_S
 from tollhouse.testing.simulation.world import DESK, Errand, World
 
 KEY = "k1"
@@ -117,33 +117,34 @@ def _decision(world: World, verb: str, after_s: float) -> None:
 
 def resend_near_the_end(world: World) -> float:
     """The first request took effect and nobody knows; it is sent again, slowly, just before the window ends."""
-    world.kind = "by_key"
-    world.manners.reject = world.manners.drop = 0.0
-    after_s = WINDOW_S - 40.0 - world.random.uniform(0.1, 4.0)
-    slow_s = world.random.uniform(TIMEOUT_S - 8.0, TIMEOUT_S - 0.5)
-    world.errands = [Errand(), Errand(slow_s, 0.0, world.random.choice((None, "slow"))), Errand(), Errand()]
+    world.kind = "by_key_long"
+    world.manners.reject, world.manners.reply_lost = 0.0, 0.8
+    after_s = WINDOW_S - MARGIN_S - world.random.uniform(0.1, 4.0)
+    slow_s = world.random.uniform(0.0, LONG_S)
+    world.errands = [Errand(fate="quick"), Errand(slow_s), Errand(), Errand()]
     world.at(0.0, world.call, "a", KEY)
-    world.at(0.05, world.kill, "a")
+    world.at(0.3, world.kill, "a")
+    world.looks = [(0.0, True), (0.0, True)]
     world.at(LEASE_S + 3.0, lambda: world.run_as("b", "sweep", lambda b: b.services._sweeper.sweep()))
     world.at(after_s, lambda: world.reconcile("b", KEY))
-    return after_s + 60.0
+    return after_s + LONG_S + 10.0
 
 
 def look_returns_late(world: World) -> float:
-    """A look-up that began before a resend answers after it."""
-    world.kind = world.random.choice(("by_key", "natural"))
-    world.slow_look_s = 12.0
-    world.manners.drop, world.manners.reply_lost, world.manners.reject = 0.2, 0.6, 0.05
-    world.errands = [Errand(fate="dropped"), Errand(fate=world.random.choice(("slow", "slow", None)))]
+    """A look-up that saw nothing answers after the call was sent again and is in doubt once more."""
+    world.kind = world.random.choice(("by_key", "natural", "natural"))
+    world.manners.error, world.manners.reject, world.manners.reply_lost = 0.9, 0.0, 0.0
+    world.manners.drop = world.manners.slow = 0.05
+    world.errands = [Errand(fate="dropped"), Errand(), Errand(), Errand()]
+    world.start("c")
     world.at(0.0, world.call, "a", KEY)
     world.at(0.05, world.kill, "a")
-    world.at(LEASE_S + 3.0, world.round, "b")
-    first_s = LEASE_S + SILENCE_S + world.random.uniform(-3.0, 10.0)
-    world.start("c")
-    for number in range(6):
-        name = world.random.choice(("b", "c"))
-        world.at(first_s + number * world.random.uniform(0.2, 6.0), lambda name=name: world.reconcile(name, KEY))
-    return first_s + 50.0
+    world.at(LEASE_S + 3.0, lambda: world.run_as("b", "sweep", lambda b: b.services._sweeper.sweep()))
+    look_s = LEASE_S + SILENCE_S + world.random.uniform(1.0, 10.0)
+    world.looks = [(world.random.uniform(2.0, 12.0), False), (0.0, True)]
+    world.at(look_s, world.reconcile, "c", KEY)
+    world.at(look_s + 0.5, world.reconcile, "b", KEY)
+    return look_s + 15.0
 
 
 def two_on_one_key(world: World) -> float:
@@ -160,22 +161,17 @@ def two_on_one_key(world: World) -> float:
 
 def runs_by_itself(world: World) -> float:
     """A call that goes again by itself as soon as it may, while its late outcome and people's word disagree."""
-    world.kind = world.random.choice(("approved", "plain", "natural"))
+    world.kind = world.random.choice(("approved", "plain", "unchecked", "natural"))
+    world.manners.reject = world.manners.reply_lost = world.manners.error = 0.02
+    world.errands = [Errand(fate=world.random.choice(("quick", "slow", "slow", "slow")))]
     world.at(0.0, lambda: world.call("a", KEY, run_when_approved=True))
-    world.manners.reject, world.manners.reply_lost = 0.02, 0.02
-    start_s = 0.0
-    if world.kind == "approved":
-        world.at(0.3, lambda: decide(world, "approve", KEY))
-        world.at(1.0, world.round, "a")
-        start_s = 1.0
-    world.errands = [Errand(world.random.choice((0.0, 0.3)), 0.0, world.random.choice((None, "slow")))]
-    world.at(start_s + 0.1, lambda: decide(world, "force_no", KEY))
-    for _ in range(2):
-        world.at(start_s + world.random.uniform(0.2, 25.0), lambda: decide(world, "retry", KEY))
-    for _ in range(2):
-        world.at(start_s + world.random.uniform(1.0, 28.0), lambda: decide(world, "approve", KEY))
-    for number in range(4):
-        world.at(start_s + 3.0 + number * 8.0, world.round, "b")
+    world.at(0.3, lambda: decide(world, "approve", KEY))
+    world.at(1.0, world.round, "a")
+    world.at(1.5, lambda: decide(world, "force_no", KEY))
+    for after_s in (26.0, 34.0) if world.random.random() < 0.7 else (world.random.uniform(1.6, 25.0), 26.0):
+        world.at(after_s, lambda: decide(world, "retry", KEY))
+        world.at(after_s + 1.0, lambda: decide(world, "approve", KEY))
+        world.at(after_s + 2.0, world.round, "b")
     return 40.0
 
 
@@ -205,11 +201,10 @@ def cancelled_and_looked_at(world: World) -> float:
 def undone_too_early(world: World) -> float:
     """A slow first request, a quick second one that happened, and somebody who undoes it at once."""
     world.kind = "natural"
-    world.manners.reject = world.manners.error = 0.0
-    first = Errand(world.random.uniform(0.0, 14.0), 0.0, "slow")
-    world.errands = [first, Errand(), Errand()]
+    world.manners.reject = world.manners.error = world.manners.reply_lost = 0.0
+    world.errands = [Errand(world.random.uniform(4.0, 14.0), 0.0, "slowest"), Errand(fate="quick"), Errand()]
     world.at(0.0, world.call, "a", KEY)
-    world.at(TIMEOUT_S + 1.0 + world.random.random() * 8.0, lambda: decide(world, "compensate", KEY))
+    world.at(TIMEOUT_S + 1.0 + world.random.random() * 4.0, lambda: decide(world, "compensate", KEY))
     return 50.0
 
 
@@ -242,14 +237,13 @@ def approved_once(world: World) -> float:
 def silence_and_slowness(world: World) -> float:
     """The owner dies with a slow request under way; look-ups ask early and often."""
     world.kind = world.random.choice(("plain", "unchecked", "by_key"))
-    world.manners.reject = world.manners.drop = 0.0
+    world.manners.reject = 0.0
     before_s = world.random.uniform(0.0, 11.0)
-    world.errands = [Errand(before_s, 0.0, "slow")]
+    world.errands = [Errand(before_s, 0.0, "slowest")]
     world.at(0.0, world.call, "a", KEY)
     world.at(before_s + 0.3, world.kill, "a")
-    for number in range(4):
-        world.at(LEASE_S + 1.0 + number * 4.0, lambda: world.reconcile("b", KEY))
-    world.at(LEASE_S + 1.0, world.round, "b")
+    for number in range(3):
+        world.at(before_s + LEASE_S + number * 3.0, world.round, "b")
     return 50.0
 
 

@@ -17,6 +17,8 @@ from tollhouse.gate.view import RecordedCall
 
 LEASE_S = 12.0
 TIMEOUT_S = 15.0
+LONG_S = 50.0
+"""How long a sending of the patient kind may take: longer than what is left of a window near its end."""
 DEADLINE_S = 60.0
 NETWORK_S = 20.0
 """The slowest that a simulated network delivers."""
@@ -91,6 +93,7 @@ TOOLS: dict[str, Tool[int]] = {
         _make("plain"),
         _make("unchecked", departs="at_start"),
         _make("by_key", dedup=_BY_KEY),
+        _make("by_key_long", dedup=_BY_KEY, attempt_timeout_s=LONG_S, deadline_s=3 * LONG_S),
         _make("natural", dedup=dedup.natural),
         _make("job", accepts=True),
         _make("approved", destructive, approval=_APPROVED),

@@ -55,7 +55,10 @@ class World:
         self.processes: dict[str, Process] = {}
         self.errands: list[Errand] = []
         """For the next sendings, in order; drawn when used up."""
+        self.looks: list[tuple[float, bool]] = []
+        """For the next look-ups, in order: how long each takes, and whether it fails; drawn when used up."""
         self.slow_look_s = 3.0
+        self.defects: list[str] = []
         self._people = 0
 
     def _store_us(self) -> int:
@@ -69,7 +72,7 @@ class World:
 
     def start(self, name: str) -> Process:
         """A process begins; it has its lease a little later."""
-        skew_us = round(self.random.uniform(-SKEW_S, SKEW_S) * 1_000_000)
+        skew_us = round(self.random.uniform(0.0, SKEW_S) * 1_000_000)
         link = Link(self.loop, self.random, self.weather, self.model)
         store = LinkedStore(name, self.ledger, link, lambda: round(self.loop.now_s * 1_000_000) + skew_us)
         process = make_process(name, self.loop, store, self.random, skew_us)
@@ -154,6 +157,9 @@ class World:
             self.note(name, f"{what}: {type(error).__name__}: {error.cause}")
         except asyncio.CancelledError:
             self.note(name, f"{what}: cancelled")
+        except Exception as error:
+            self.note(name, f"{what}: {error!r}")
+            self.defects.append(f"{what}: {error!r}")
         else:
             state = getattr(answer, "state", None)
             self.note(name, f"{what}: {state.value if state is not None else answer}")
@@ -255,13 +261,17 @@ class World:
 
     async def look(self, record: RecordedCall) -> Answer:
         """The look-up: slow, sometimes out of order, never lying; what it saw may be old when it answers."""
-        drawn = self.random.random()
-        if drawn < 0.1:
-            raise RuntimeError("look-up failed")
+        after_s, fails = self.looks.pop(0) if self.looks else self._drawn_look()
         answer = self._seen(record)
-        if drawn < 0.5:
-            await asyncio.sleep(self.random.random() * self.slow_look_s)
+        if after_s:
+            await asyncio.sleep(after_s)
+        if fails:
+            raise RuntimeError("look-up failed")
         return answer
+
+    def _drawn_look(self) -> tuple[float, bool]:
+        slow = self.random.random() < 0.5
+        return self.random.random() * self.slow_look_s if slow else 0.0, self.random.random() < 0.1
 
     def _seen(self, record: RecordedCall) -> Answer:
         if self.receiver.took_effect(record.idempotency_key):
