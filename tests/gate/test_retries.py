@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.houses import OpenHouse, settled_down
+from tests.support.houses import OpenHouse, settled_down, until
 from tollhouse import Asked, AttemptOutcome, CallContext, Deny, NotSent, Pass, Rejected, State, dedup, external, tool
 from tollhouse.errors import CallFailed, CallNotSent, InDoubt
 from tollhouse.gate import sending as sending_module
@@ -221,8 +221,7 @@ async def test_of_two_replies_the_first_is_the_result_for_everybody(open_house: 
     house = await open_house(pay)
     call = asyncio.create_task(house.call(pay, key="k"))
     await resent.wait()
-    while (await house.get("k")).attempts[0].running:
-        await asyncio.sleep(0.001)
+    await until(house, "k", lambda record: not record.attempts[0].running)
     answered.set()
     assert (await call).value == "first"
     assert (await house.call(pay, key="k")).value == "first"

@@ -89,11 +89,14 @@ async def opened(url: str, *tools: Tool[Any], interfering: bool = False, **setti
 
 async def settled_down(house: Tollhouse, key: str) -> RecordedCall:
     """The call once none of its attempts runs any more."""
-    while True:
-        call = await house.get(key)
-        if not any(attempt.running for attempt in call.attempts):
-            return call
+    return await until(house, key, lambda call: not any(attempt.running for attempt in call.attempts))
+
+
+async def until(house: Tollhouse, key: str, holds: Callable[[RecordedCall], bool]) -> RecordedCall:
+    """The call once this holds of it."""
+    while not holds(call := await house.get(key)):  # noqa: ASYNC110 - what moves it may be another process
         await asyncio.sleep(0.005)
+    return call
 
 
 def interfering(house: Tollhouse) -> Interfering:
