@@ -100,9 +100,9 @@ class Worker:
 
     # -- dying ---------------------------------------------------------------------------------------------
 
-    async def until_dead(self) -> None:
+    async def until_dead(self, within_s: float = 30.0) -> None:
         """Wait for its death by SIGKILL."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(within_s):
             assert await self._process.wait() == -signal.SIGKILL
             await self._reading
 
