@@ -6,6 +6,7 @@ ARGS ?=
 
 BIN := .venv/bin
 READY := .venv/ready.stamp
+PEERS := .venv-peers/ready.stamp
 
 # A machine may forbid byte code; start-up is three to four times slower without it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -41,14 +42,22 @@ docs: $(READY) ## write the generated docs anew from the code
 drill: $(READY) ## crash, pause and cut off real processes over many seeds (ARGS="--seeds 50")
 	@$(BIN)/tollhouse drill $(ARGS)
 
-bench: $(READY) ## measure calls per second and commits per call on this machine
+$(PEERS): requirements/peers.txt
+	@$(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install -qq --require-hashes -r requirements/peers.txt
+	@touch $@
+
+bench: $(READY) $(if $(findstring --peers,$(ARGS)),$(PEERS)) ## measure calls per second and commits per call on this machine
 	@$(BIN)/tollhouse bench $(ARGS)
 
 lock: $(READY) ## resolve the dependencies anew into requirements/lock.txt (ARGS="--upgrade")
 	@$(BIN)/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --custom-compile-command "make lock" --quiet $(ARGS) \
 		--output-file requirements/lock.txt
+	@$(BIN)/uv pip compile requirements/peers.in --universal --python-version 3.11 \
+		--generate-hashes --no-annotate --custom-compile-command "make lock" --quiet $(ARGS) \
+		--output-file requirements/peers.txt
 
 clean: ## remove .venv, caches and build results
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	@rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -36,6 +36,7 @@ COMMANDS = (
         "worker", "tollhouse.cli.worker:worker", "Settle doubts, expire holds and run approved calls until stopped."
     ),
     Command("calls", "tollhouse.cli.calls:app", "Look at recorded calls, and decide about them."),
+    Command("bench", "tollhouse.cli.bench:bench", "Measure calls against raw commits on this machine."),
     Command("db", "tollhouse.cli.db:app", "Check and upgrade the schema of a ledger."),
 )
 """Every command, in the order in which help lists them."""

@@ -1,0 +1,85 @@
+"""The bench answers every key, its ratios are made as it says, and the budget of commits holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tollhouse.bench.commits import commits
+from tollhouse.bench.engines import Sqlite
+from tollhouse.bench.measure import Series
+from tollhouse.bench.plan import Plan
+from tollhouse.bench.report import BARS, Bar, Report
+
+ENGINES = ("postgres", "sqlite")
+
+
+@pytest.fixture(scope="module")
+def quick() -> dict[str, Any]:
+    """What ``tollhouse bench --quick --json`` prints."""
+    command = [sys.executable, "-m", "tollhouse", "bench", "--quick", "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_quick_run_answers_every_key(quick: dict[str, Any]) -> None:
+    """One object, and a ratio for every bar; what a quick run has no time for is null."""
+    assert set(quick["ratios"]) == {bar.name for bar in BARS}
+    assert set(quick) >= {"bars", "commits", "python_us_per_call", "recovery_s", "import_s", "figures", "machine"}
+    measured = {name: figure for name, figure in quick["ratios"].items() if figure is not None}
+    assert set(measured) == {bar.name for bar in BARS if "_1e" not in bar.name and bar.name.split("_over_")[1] in BASES}
+    assert all(figure > 0 for figure in measured.values())
+    for engine in ENGINES:
+        assert quick["recovery_s"][engine] > 0
+        assert quick["figures"][f"{engine}.p50_c1"]["p25"] <= quick["figures"][f"{engine}.p50_c1"]["p75"]
+
+
+BASES = ("raw", "group")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_effect_costs_two_commits_and_a_read_one(quick: dict[str, Any], engine: str) -> None:
+    """The budget, as the store counts and as the server counts."""
+    counted = quick["commits"][engine]
+    assert (counted["effect"], counted["read"]) == (2, 1)
+    assert counted["server"] in (None, {"effect": 2, "read": 1})
+
+
+async def test_commits_are_counted_without_those_of_opening(tmp_path: Path) -> None:
+    """However few calls are counted."""
+    counted = await commits(Sqlite(tmp_path), 3)
+    assert (counted.effect, counted.read, counted.server) == (2, 1, None)
+
+
+def test_ratio_is_the_median_of_the_rounds() -> None:
+    """Each round has its own weather, which both of its figures met."""
+    report = Report(Plan())
+    report.series = {"sqlite.p50_c1": Series([2.0, 30.0, 3.0]), "sqlite.raw.p50_c1": Series([1.0, 10.0, 2.0])}
+    assert report.ratios["sqlite.p50_c1_over_raw"] == 2.0
+
+
+def test_group_is_the_better_control() -> None:
+    """A control that is shaped worse would flatter."""
+    report = Report(Plan())
+    report.series = {
+        "postgres.rate_c32": Series([5.0]),
+        "postgres.group1.rate_c32": Series([10.0]),
+        "postgres.group4.rate_c32": Series([8.0]),
+    }
+    assert report.ratios["postgres.rate_c32_over_group"] == 0.5
+
+
+@pytest.mark.parametrize(("bar", "figure", "met"), [(Bar("a", True, 2), 2, True), (Bar("a", False, 2), 1.9, False)])
+def test_bar_is_met_on_its_own_side(bar: Bar, figure: float, met: bool) -> None:
+    """At most, or at least."""
+    assert bar.met(figure) is met
