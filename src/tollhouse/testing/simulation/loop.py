@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 OUTSIDE = ""
 """The name of everything that is no process: the store, the network, the receiver, the hand of fate."""
@@ -39,8 +39,11 @@ class Lane:
         self.dead = False
 
 
-class SimulatedLoop(asyncio.AbstractEventLoop):
-    """See the module's docstring. ``now_s`` is the world's time; processes have clocks of their own beside it."""
+class SimulatedLoop:
+    """See the module's docstring. ``now_s`` is the world's time; processes have clocks of their own beside it.
+
+    It has only what tasks, futures, timers and the kernel ask of a loop: no sockets, no signals, no threads.
+    """
 
     def __init__(self, randomness: Random, *, start_s: float = 1000.0) -> None:
         self.now_s = start_s
@@ -52,6 +55,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._tasks: list[asyncio.Task[Any]] = []
         self._over = False
         self._outside = Context()
+        self._itself = cast(asyncio.AbstractEventLoop, self)
 
     # -- what asyncio asks of a loop ---------------------------------------------------------------------------
 
@@ -70,19 +74,19 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         if self._over:
             raise ProcessEnded
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=self._itself)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
         if self._over:
             coro.close()
             raise ProcessEnded
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name or "simulated", context=context)
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self._itself, name=name or "simulated", context=context)
         self._tasks.append(task)
         return task
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
         context = copy_context() if context is None else context
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = asyncio.Handle(callback, args, self._itself, context)
         lane = self.lanes[context.get(PROCESS, OUTSIDE)]
         if not lane.dead:
             lane.ready.append(handle)
@@ -99,7 +103,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         context = copy_context() if context is None else context
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = asyncio.TimerHandle(when, callback, args, self._itself, context)
         lane = self.lanes[context.get(PROCESS, OUTSIDE)]
         if not (lane.dead or self._over):
             heapq.heappush(self._timers, (when, next(self._count), handle, lane))
@@ -118,12 +122,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Have the world do something that no process can stop."""
         self.call_at(self.now_s + delay_s, callback, *args, context=self._outside)
 
-    def begin(self, process: str, coroutine: Any) -> asyncio.Task[Any]:
+    def begin(self, process: str, coroutine: Any) -> None:
         """Run a coroutine as that process, which exists from now on."""
         self.lanes.setdefault(process, Lane())
         context = Context()
         context.run(PROCESS.set, process)
-        return self.create_task(coroutine, context=context)
+        _ = self.create_task(coroutine, context=context)
 
     def kill(self, process: str) -> None:
         """Nothing of that process runs any more."""
@@ -135,7 +139,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def run(self, until_s: float) -> None:
         """Run until nothing is left to do before ``until_s``, which is then the time."""
-        events._set_running_loop(self)
+        events._set_running_loop(self._itself)
         try:
             while self._turn() or self._wait(until_s):
                 pass
@@ -172,7 +176,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def end(self) -> None:
         """Close everything that still waits. No callback runs any more, and nothing can begin to wait."""
         self._over = True
-        events._set_running_loop(self)
+        events._set_running_loop(self._itself)
         try:
             for task in self._tasks:
                 if not task.done():

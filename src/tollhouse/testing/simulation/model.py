@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from tollhouse.ledger.record import Attempt, CallRecord
@@ -141,7 +142,7 @@ class Model:
         sent.send_by_us = next(a.send_by_us for a in after.attempts if a.id == attempt)
         if before is None:
             return
-        unsure = [a for a in before.attempts if a.round == before.round and a.outcome not in ("not_sent",)]
+        unsure = [a for a in before.attempts if a.round == before.round and a.outcome != "not_sent"]
         if unsure and after.round in known.cancelled_rounds:
             sent.forbidden = "it was cancelled"
         if any(a.outcome == "happened" and not _decided(before, a) for a in before.attempts):
@@ -306,7 +307,7 @@ class Model:
         if record.tool == "natural":
             return
         ordered = sorted(effects, key=lambda effect: self.sent[effect.request.attempt].departed_at)
-        for earlier, later in zip(ordered, ordered[1:], strict=False):
+        for earlier, later in pairwise(ordered):
             departed = self.sent[later.request.attempt].departed_at
             if not any(moment < departed and about == earlier.request.attempt for moment, about in known.decisions):
                 what = f"{later.request.attempt} took effect again after {earlier.request.attempt}"

@@ -147,4 +147,3 @@ def next_deed(world: World, record: CallRecord) -> str | None:
             return "cancel"
         case _:
             return None
-

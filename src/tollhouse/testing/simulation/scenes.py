@@ -7,7 +7,9 @@ says nothing about what must come of it: that is the model's business.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
+from typing import Any
 
 from tollhouse.testing.simulation.people import decide
 from tollhouse.testing.simulation.store import Weather
@@ -45,7 +47,11 @@ def _ask_now_and_then(world: World, span_s: float) -> None:
     for number in range(random.randint(1, 4)):
         after_s = 0.0 if number == 0 else random.random() * span_s
         cancel_s = random.random() * 10 if random.random() < 0.1 else None
-        world.at(after_s, lambda cancel_s=cancel_s: world.call(_worker(world), KEY, cancel_after_s=cancel_s, **options))
+        world.at(after_s, partial(_ask, world, cancel_after_s=cancel_s, **options))
+
+
+def _ask(world: World, **options: Any) -> None:
+    world.call(_worker(world), KEY, **options)
 
 
 def _worker(world: World) -> str:
@@ -57,13 +63,13 @@ def _misfortunes(world: World, span_s: float) -> None:
     for _ in range(random.randint(0, 3)):
         name, drawn = random.choice(WORKERS), random.random()
         if drawn < 0.3:
-            _hit(world, name, span_s, lambda name=name: _replace(world, name))
+            _hit(world, name, span_s, partial(_replace, world, name))
         elif drawn < 0.7:
             for_s = random.choice((0.2, 3.0, LEASE_S + 3.0, 2.5 * LEASE_S))
-            _hit(world, name, span_s, lambda name=name, for_s=for_s: world.freeze(name, for_s))
+            _hit(world, name, span_s, partial(world.freeze, name, for_s))
         elif drawn < 0.9:
             for_s = random.choice((0.5, 5.0, LEASE_S + 2.0))
-            _hit(world, name, span_s, lambda name=name, for_s=for_s: world.cut(name, for_s))
+            _hit(world, name, span_s, partial(world.cut, name, for_s))
         else:
             world.at(random.random() * span_s, world.step_back, random.uniform(0.5, 15.0))
 
@@ -92,12 +98,12 @@ def _services(world: World, span_s: float) -> None:
 
 def _decisions(world: World, span_s: float) -> None:
     random = world.random
-    verbs = _VERBS
+    verbs: tuple[str, ...] = _VERBS
     if world.kind.startswith("approved"):
         verbs = (*_VERBS, "approve", "approve", "approve", "approve", "edit", "edit", "retry")
         for _ in range(random.randint(1, 3)):
             think_s = random.choice((0.0, 0.5, 5.0))
-            world.at(random.random() * span_s / 3, lambda think_s=think_s: decide(world, "approve", KEY, think_s=think_s))
+            world.at(random.random() * span_s / 3, partial(decide, world, "approve", KEY, think_s=think_s))
     elif world.kind == "job":
         verbs = (*_VERBS, "report", "report", "report")
     for _ in range(random.randint(0, 4)):
@@ -120,7 +126,7 @@ def resend_near_the_end(world: World) -> float:
     world.kind = "by_key_long"
     world.manners.reject, world.manners.reply_lost = 0.0, 0.8
     after_s = WINDOW_S - MARGIN_S - world.random.uniform(0.1, 4.0)
-    slow_s = world.random.uniform(0.0, LONG_S)
+    slow_s = world.random.uniform(0.6 * LONG_S, LONG_S)
     world.errands = [Errand(fate="quick"), Errand(slow_s), Errand(), Errand()]
     world.at(0.0, world.call, "a", KEY)
     world.at(0.3, world.kill, "a")
@@ -214,7 +220,7 @@ def approved_in_view_of_another(world: World) -> float:
     world.at(0.0, world.call, "a", KEY)
     for _ in range(2):
         decide_s = world.random.uniform(0.2, 4.0)
-        world.at(0.2, lambda decide_s=decide_s: decide(world, "approve", KEY, think_s=decide_s))
+        world.at(0.2, partial(decide, world, "approve", KEY, think_s=decide_s))
     world.at(world.random.uniform(0.3, 3.0), lambda: decide(world, "edit", KEY))
     world.at(4.5, lambda: decide(world, "approve", KEY))
     world.at(6.0, world.call, "b", KEY)
@@ -268,7 +274,7 @@ def two_decide_at_once(world: World) -> float:
     world.at(0.0, world.call, "a", KEY)
     after_s = world.random.uniform(0.1, 2.0)
     for verb, name in (("force_yes", DESK), ("force_no", "b")):
-        world.at(after_s, lambda verb=verb, name=name: decide(world, verb, KEY, at=name))
+        world.at(after_s, partial(decide, world, verb, KEY, at=name))
     return 25.0
 
 

@@ -283,4 +283,3 @@ class World:
 
 
 _TRUTHS: dict[type[BaseException], str] = {Rejected: "rejected", Accepted: "accepted"}
-
