@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +12,10 @@ from tollhouse import State, Tollhouse, external, tool
 from tollhouse.contract.tool import Tool
 from tollhouse.errors import InDoubt
 from tollhouse.gate.view import RecordedCall
+from tollhouse.house.opening import open_house_over
+from tollhouse.ledger.store import Store
+from tollhouse.settings import settings_of
+from tollhouse.stores import open_store
 
 KEY = "order-7:credit"
 ASKED = {"account": "a1", "cents": 2500}
@@ -41,3 +46,21 @@ async def in_doubt(house: Tollhouse, name: str = "credit", key: str = KEY, **opt
 def facts(record: RecordedCall, kind: str) -> list[dict[str, Any]]:
     """The facts of a call's events of one kind, in order."""
     return [dict(line.facts) for line in record.history if line.kind == kind]
+
+
+@asynccontextmanager
+async def house_over(
+    url: str, wrap: Callable[[Store], Any], *offered: Tool[Any], **settings: Any
+) -> AsyncIterator[tuple[Tollhouse, Any]]:
+    """A house over a wrapped store, and the wrapper."""
+    wrapped: list[Any] = []
+
+    async def opening() -> Store:
+        wrapped.append(wrap(await open_store(url)))
+        return cast(Store, wrapped[0])
+
+    house = await open_house_over(opening, settings_of({"tools": offered, "background": False, **settings}))
+    try:
+        yield house, wrapped[0]
+    finally:
+        await house.close()

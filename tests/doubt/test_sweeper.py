@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,7 +13,7 @@ from tests.crash import tools
 from tests.crash.fixtures import Start
 from tests.crash.listening import Heard, eventually, kinds
 from tests.crash.process import LEASE_S, Answered
-from tests.doubt.scenes import ASKED, KEY, in_doubt, lossy
+from tests.doubt.scenes import ASKED, KEY, house_over, in_doubt, lossy
 from tests.support.houses import OpenHouse, interfering
 from tollhouse import (
     AttemptOutcome,
@@ -33,14 +31,11 @@ from tollhouse.contract.terms import US
 from tollhouse.contract.tool import Tool
 from tollhouse.errors import CallFailed, CallInFlight, CallNotSent, InvalidSetting, StoreUnavailable, TollhouseError
 from tollhouse.gate.request import Options, new_record, request_of
-from tollhouse.house.opening import open_house_over
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.steps import Start as Begun
 from tollhouse.ledger.steps import first_departure
 from tollhouse.ledger.store import LeaseConnection, Owner, Renewal, Store
 from tollhouse.ledger.writes import write_of
-from tollhouse.settings import settings_of
-from tollhouse.stores import open_store
 from tollhouse.testing.postgres import PostgresServer
 from tollhouse.testing.receiver import Receiver
 
@@ -183,24 +178,6 @@ class _HeldLease:
         self._held.applied.set()
         self._held.acknowledge.wait(20)
         return renewed
-
-
-@asynccontextmanager
-async def house_over(
-    url: str, wrap: Callable[[Store], Any], *offered: Tool[Any], **settings: Any
-) -> AsyncIterator[tuple[Tollhouse, Any]]:
-    """A house over a wrapped store, and the wrapper."""
-    wrapped: list[Any] = []
-
-    async def opening() -> Store:
-        wrapped.append(wrap(await open_store(url)))
-        return cast(Store, wrapped[0])
-
-    house = await open_house_over(opening, settings_of({"tools": offered, "background": False, **settings}))
-    try:
-        yield house, wrapped[0]
-    finally:
-        await house.close()
 
 
 # case C20
