@@ -170,6 +170,20 @@ async def test_an_edit_runs_what_was_edited_and_the_caller_keeps_its_key(open_ho
     assert facts["difference"] == {"path": {"old": "/a", "new": "/b"}}
 
 
+async def test_an_edit_voids_the_votes_given_before(open_house: OpenHouse) -> None:
+    """Whoever agreed to the old arguments has not agreed to the new ones."""
+
+    @tool(external(approval=approval(quorum=2)))
+    async def wire(cents: int) -> None: ...
+
+    house = await open_house(wire)
+    await held(house, wire, arguments={"cents": 5})
+    await house.approve("k", by="ada")
+    await house.edit("k", {"cents": 500}, by="bob")
+    assert (await house.approve("k", by="cy")).state is State.HELD
+    assert (await house.approve("k", by="ada")).state is State.READY
+
+
 async def test_an_edit_must_fit_the_tool(open_house: OpenHouse) -> None:
     """Nobody approves what cannot run; and once something departed, the arguments stand."""
 
