@@ -120,6 +120,10 @@ class Receiver:
         plan = {"fault": name, "times": times, "collection": collection, "method": method, "key": key}
         self._post("/faults", {**plan, "options": options})
 
+    def clear_faults(self) -> None:
+        """Behave well from now on; what was laid out and not met is gone."""
+        self._post("/faults/clear", {})
+
     def mode(
         self, collection: str, *, keyed: bool = False, lookup: bool = True, remembers_s: float | None = None
     ) -> None:

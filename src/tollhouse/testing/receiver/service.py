@@ -150,6 +150,8 @@ class Service:
         match parts:
             case ["faults"]:
                 self.faults.plan.add(Planned(Fault.named(given.pop("fault")), **given))
+            case ["faults", "clear"]:
+                self.faults.plan.clear()
             case ["modes"]:
                 self.book.set_mode(given.pop("collection"), Mode(**given))
             case ["release"]:

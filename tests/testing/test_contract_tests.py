@@ -1,0 +1,115 @@
+"""The contract tests notice every bad tool for its own reason, and let good ones pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tollhouse import CallContext, Tool, dedup, did_not_happen, external, happened, read, tool
+from tollhouse.testing.bad_tools import BAD_TOOLS
+from tollhouse.testing.contract_tests import BREACHES, assert_guarantee, assert_tool_contract, check_tool_contract
+
+ARGUMENTS = {"account_id": "a1", "cents": 100}
+
+
+def keyed(url: str) -> Tool[Any]:
+    """A tool whose receiver recognises the key."""
+
+    @tool(external(dedup=dedup.by_key(hours=24)))
+    async def charge(account_id: str, cents: int, ctx: CallContext) -> Any:
+        """Charge an account."""
+        response = await ctx.http.post(f"{url}/v1/charges", json={"account": account_id, "cents": cents})
+        return response.raise_for_status().json()
+
+    return charge
+
+
+def unkeyed_with_hook(url: str) -> Tool[Any]:
+    """A tool with a look-up and a compensation, whose receiver knows no keys."""
+
+    async def look(record: Any, ctx: Any = None) -> Any:
+        import httpx2
+
+        async with httpx2.AsyncClient(base_url=url, timeout=5) as client:
+            found = (await client.get("/v1/charges", params={"key": record.idempotency_key})).raise_for_status().json()
+        return happened(found[0], reference=found[0]["id"]) if found else did_not_happen("no such charge")
+
+    async def undo(record: Any, ctx: CallContext) -> Any:
+        response = await ctx.http.post(f"{url}/v1/voids", json={"charge": record.result["id"]})
+        return response.raise_for_status().json()
+
+    @tool(external(departs="at_confirm", rejects=[422]), reconcile=look, compensate=undo)
+    async def charge(account_id: str, cents: int, ctx: CallContext) -> Any:
+        """Charge an account."""
+        response = await ctx.http.post(f"{url}/v1/charges", json={"account": account_id, "cents": cents})
+        return response.raise_for_status().json()
+
+    return charge
+
+
+def sync(url: str) -> Tool[Any]:
+    """A ``def`` tool."""
+
+    @tool(external(departs="at_confirm"))
+    def charge(account_id: str, cents: int, ctx: CallContext) -> Any:
+        """Charge an account."""
+        response = ctx.http_sync.post(f"{url}/v1/charges", json={"account": account_id, "cents": cents})
+        return response.raise_for_status().json()
+
+    return charge
+
+
+@pytest.mark.parametrize("make", [keyed, unkeyed_with_hook, sync])
+def test_a_good_tool_passes(make: Callable[[str], Tool[Any]]) -> None:
+    """A tool that keeps its contract gets its report, every scenario run."""
+    report = assert_tool_contract(make, ARGUMENTS)
+    assert report.passed
+    assert {result.state for result in report.results} >= {"succeeded", "in_doubt"}
+
+
+@pytest.mark.parametrize("code", BAD_TOOLS)
+async def test_a_bad_tool_fails_for_its_own_reason(code: str) -> None:
+    """Each bad tool is told the promise it breaks, and no other."""
+    make, arguments = BAD_TOOLS[code]
+    report = await check_tool_contract(make, arguments)
+    assert code in report.codes, str(report)
+    assert report.codes <= {code, *_CONSEQUENCES.get(code, ())}, str(report)
+    assert BREACHES[code].broken in str(report)
+
+
+_CONSEQUENCES = {"key_not_forwarded": ("dedup_untrue",), "sends_before_confirm": ("wrong_not_sent",)}
+"""The same mistake, seen twice: without its key a repeat takes effect again; what left early is taken for not sent."""
+
+
+def test_a_broken_promise_is_an_assertion_error_that_reads_well() -> None:
+    """The table names scenario, promise, what was seen and the remedy."""
+    make, arguments = BAD_TOOLS["own_retries"]
+    with pytest.raises(AssertionError, match=r"own_retries \(in reset_before\): It sends more than once"):
+        assert_tool_contract(make, arguments)
+
+
+def test_a_weaker_guarantee_than_stated_fails() -> None:
+    """Every way in which a tool can guarantee less is named."""
+    good = unkeyed_with_hook("http://127.0.0.1:1")
+    assert_guarantee(good, sends="once", settles_itself=True, fenced=True, compensable=True)
+
+    @tool(external())
+    def bare() -> None:
+        """Do something."""
+
+    with pytest.raises(AssertionError) as failed:
+        assert_guarantee(bare, sends="keyed", settles_itself=True, fenced=True, approved=True, compensable=True)
+    for part in ("'once', not 'keyed'", "waits for a person", "at_confirm", "approve", "no compensation"):
+        assert part in str(failed.value)
+
+
+def test_a_read_is_sent_as_a_read() -> None:
+    """A read guarantees what reads do."""
+
+    @tool(read())
+    def look() -> None:
+        """Look."""
+
+    assert_guarantee(look, sends="read")
