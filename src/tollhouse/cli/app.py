@@ -31,13 +31,16 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("demo", "tollhouse.cli.demo:demo", "Kill workers at the worst moments and show what became of every call."),
+    Command(
+        "drill", "tollhouse.cli.drill:drill", "Crash, pause and cut off real processes over many seeds, and judge."
+    ),
     Command("check", "tollhouse.cli.check:check", "Load tools and say what each one promises."),
     Command(
         "worker", "tollhouse.cli.worker:worker", "Settle doubts, expire holds and run approved calls until stopped."
     ),
     Command("calls", "tollhouse.cli.calls:app", "Look at recorded calls, and decide about them."),
     Command("bench", "tollhouse.cli.bench:bench", "Measure calls against raw commits on this machine."),
-    Command("db", "tollhouse.cli.db:app", "Check and upgrade the schema of a ledger."),
+    Command("db", "tollhouse.cli.db:app", "Check, upgrade and look after a ledger as a whole."),
 )
 """Every command, in the order in which help lists them."""
 

@@ -5,9 +5,9 @@ forged book and see each verdict come for its own reason. An effect is *unknown*
 *in doubt* is a legal thing for the ledger to say.
 
 **Residual**: a request that passed its last check while it might still be sent, and reached the receiver after that had
-ended: after the fence had moved, or after its ``send_by``. The effects of such requests are not counted as *repeated*
-or *unexplained*; they are counted as residual. A check that *began* after the fence had moved and passed all the same
-is never residual but *unfenced*, and its effects count in full.
+ended: after the fence had moved by right, or after its ``send_by``. The effects of such requests are not counted as
+*repeated* or *unexplained*; they are counted as residual. A check that *began* after the fence had moved and passed all
+the same is never residual but *unfenced*, and its effects count in full.
 """
 
 from __future__ import annotations
@@ -147,14 +147,24 @@ def _moved(case: Case, attempt: str) -> Ack | None:
 
 
 def _unfenced(case: Case) -> Iterator[str]:
-    """A send whose last check began after the call was set aside or settled."""
+    """A send whose last check began after the call was set aside or settled, or whose owner was set aside alive."""
     for request in case.requests:
         moved, check = _moved(case, request.attempt), _last_check(case, request)
-        if moved is None or check is None or check.began_us <= moved.at_us:
+        if moved is None or check is None or request.at_us <= moved.at_us:
             continue
-        if not _excused(case, request.attempt, moved, check.began_us):
+        if _lost_by_lease(case, request.attempt) and check.lease_until_us > moved.at_us:
+            left_ms = (check.lease_until_us - moved.at_us) / 1000
+            yield f"{request.attempt} was set aside {left_ms:.0f} ms before its lease ended, and its request came"
+        elif check.began_us > moved.at_us and not _excused(case, request.attempt, moved, check.began_us):
             late_ms = (check.began_us - moved.at_us) / 1000
             yield f"{request.attempt} passed a check {late_ms:.0f} ms after {', '.join(moved.kinds)}"
+
+
+def _lost_by_lease(case: Case, attempt: str) -> bool:
+    return any(
+        line.kind == "owner_lost" and attempt in line.facts["attempts"] and line.facts["proof"] == "lease"
+        for line in case.history
+    )
 
 
 def _excused(case: Case, attempt: str, moved: Ack, began_us: int) -> bool:
@@ -165,7 +175,9 @@ def _excused(case: Case, attempt: str, moved: Ack, began_us: int) -> bool:
     fence = 0 if known is None else known.fence
     started = [ack.at_us for ack in case.acks if ack.fence == fence and SENDINGS & set(ack.kinds)]
     first = min((c.began_us for c in case.checks if c.attempt == attempt), default=began_us)
-    return bool(started) and began_us - started[0] <= 2 * COMMIT_IS_CHECK_US and first >= started[0] - COMMIT_IS_CHECK_US
+    return (
+        bool(started) and began_us - started[0] <= 2 * COMMIT_IS_CHECK_US and first >= started[0] - COMMIT_IS_CHECK_US
+    )
 
 
 def _residual(case: Case) -> set[int]:
@@ -214,32 +226,39 @@ class _Walk:
         return "happened" in self.outcomes.values()
 
     def take(self, line: HistoryLine) -> None:
+        self.state = line.facts.get("state", self.state)
+        self._outcomes_of(line)
         facts = line.facts
-        self.state = facts.get("state", self.state)
+        match line.kind:
+            case "cancel_asked":
+                self.cancelled = True
+            case "wait_ended":
+                self.cancelled = self.cancelled or facts.get("why") == "cancel"
+            case "retried":
+                self.round, self.cancelled = facts["round"], False
+            case "contradiction_opened":
+                self.contradicted = True
+            case "settled" | "overturned" | "upheld":
+                self.contradicted = self.contradicted and line.kind == "settled"
+                self.settled_rounds.add(self.round)
+
+    def _outcomes_of(self, line: HistoryLine) -> None:
+        facts = line.facts
         match line.kind:
             case "departed" | "resent":
                 self.outcomes[facts["attempt"]], self.rounds[facts["attempt"]] = None, facts["round"]
             case "outcome" | "late_outcome":
                 self.outcomes[facts["attempt"]] = facts.get("outcome") or self.outcomes.get(facts["attempt"])
             case "wait_ended":
-                self.outcomes[facts["attempt"]] = self.outcomes[facts["attempt"]] or "unknown"
-                self.cancelled = self.cancelled or facts.get("why") == "cancel"
+                self._unknown([facts["attempt"]])
             case "owner_lost":
-                for attempt in facts["attempts"]:
-                    self.outcomes[attempt] = self.outcomes.get(attempt) or "unknown"
+                self._unknown(facts["attempts"])
             case "forced":
-                self.outcomes = {attempt: outcome or "unknown" for attempt, outcome in self.outcomes.items()}
-            case "cancel_asked":
-                self.cancelled = True
-            case "settled":
-                self.settled_rounds.add(self.round)
-            case "retried":
-                self.round, self.cancelled = facts["round"], False
-            case "contradiction_opened":
-                self.contradicted = True
-            case "overturned" | "upheld":
-                self.contradicted = False
-                self.settled_rounds.add(self.round)
+                self._unknown(list(self.outcomes))
+
+    def _unknown(self, attempts: list[str]) -> None:
+        for attempt in attempts:
+            self.outcomes[attempt] = self.outcomes.get(attempt) or "unknown"
 
     def of_round(self) -> list[str | None]:
         """Outcomes of the current round."""

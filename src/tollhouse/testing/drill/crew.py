@@ -1,4 +1,4 @@
-"""The conductor's side of the processes: the nursery, one worker, and lanes of workers that are replaced when they die."""
+"""The conductor's side of the processes: the nursery, a worker, and lanes, whose workers are replaced when they die."""
 
 from __future__ import annotations
 
@@ -68,8 +68,7 @@ class Worker:
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         self.tell(id=number, verb=verb, kwargs=kwargs)
         try:
-            async with asyncio.timeout(ANSWER_S):
-                return await future
+            return await asyncio.wait_for(future, ANSWER_S)
         finally:
             self._waiting.pop(number, None)
 
@@ -189,26 +188,33 @@ class Crew:
             if not worker.dead.is_set():
                 worker.strike(signal.SIGCONT)
                 worker.strike(signal.SIGKILL)
-        assert self._nursery is not None and self._nursery.stdin is not None and self._server is not None
-        self._nursery.stdin.close()
-        await self._nursery.wait()
-        self._server.close()
+        nursery, server = self._nursery, self._server
+        assert nursery is not None
+        assert server is not None
+        _stdin(nursery).close()
+        await nursery.wait()
+        server.close()
         for task in list(self._reading):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(task, 5)
 
     async def start(self, job: Job) -> Worker:
-        """A fresh worker, once its house is open. Raises TimeoutError, naming the log."""
-        named = replace(job, name=f"{job.name}-{next(self._names)}", socket=self.socket)
-        worker = self._expected[named.name] = Worker(named, self._note)
+        """A fresh worker with an open house, whenever the store lets it open. Raises TimeoutError, naming the log."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + START_S
+        while loop.time() < until:
+            worker = self._send_for(replace(job, name=f"{job.name}-{next(self._names)}", socket=self.socket))
+            with contextlib.suppress(TimeoutError, Gone):
+                await asyncio.wait_for(worker.ready, until - loop.time())
+                return worker
+            await asyncio.sleep(0.2)
+        raise TimeoutError(f"A worker did not start within {START_S:g} s; see {self._folder / 'workers.log'}.")
+
+    def _send_for(self, job: Job) -> Worker:
+        worker = self._expected[job.name] = Worker(job, self._note)
         self.workers.append(worker)
-        assert self._nursery is not None and self._nursery.stdin is not None
-        self._nursery.stdin.write(json.dumps(asdict(named)).encode() + b"\n")
-        try:
-            async with asyncio.timeout(START_S):
-                await worker.ready
-        except TimeoutError:
-            raise TimeoutError(f"A worker did not start; see {self._folder / 'workers.log'}.") from None
+        assert self._nursery is not None
+        _stdin(self._nursery).write(json.dumps(asdict(job)).encode() + b"\n")
         return worker
 
     async def _hello(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -255,6 +261,11 @@ class Lane:
         async with self._room:
             worker = await self.worker()
             yield worker
+
+
+def _stdin(process: asyncio.subprocess.Process) -> asyncio.StreamWriter:
+    assert process.stdin is not None
+    return process.stdin
 
 
 def now_us() -> int:

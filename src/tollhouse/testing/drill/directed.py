@@ -20,12 +20,14 @@ class Scene:
 
     def __init__(self, stage: Stage, seed: int, plot: str, tool: str, acts: Acts | None = None) -> None:
         self.stage, self.key, self.tool, self.acts = stage, key_of(seed), tool, acts or []
+        self.alone = False
+        """Whether workers send it, once they may, without its caller."""
         case = stage.case(seed, plot, self.key)
         case.facts |= {"tool": tool, "acts": self.acts}
 
     async def call(self, worker: Worker) -> str:
         """Ask for it there."""
-        return await self.stage.call(worker, self.tool, self.key, self.acts)
+        return await self.stage.call(worker, self.tool, self.key, self.acts, alone=self.alone)
 
     def begin(self, worker: Worker) -> asyncio.Task[str]:
         """Ask for it there, beside what follows."""
@@ -33,9 +35,7 @@ class Scene:
 
     async def say(self, answer: dict[str, str], by: str = "ada", *, force: bool = False, desk: int = 0) -> bool:
         """Have a person settle it."""
-        return await self.stage.decide(
-            await self.stage.desk(desk), "resolve", self.key, by, answer=answer, force=force
-        )
+        return await self.stage.decide(await self.stage.desk(desk), "resolve", self.key, by, answer=answer, force=force)
 
     async def end(self) -> None:
         """Bring it to its end."""
@@ -52,7 +52,7 @@ async def died_before_departure(stage: Stage, seed: int, rng: random.Random) -> 
 
 async def brisk(stage: Stage, seed: int, rng: random.Random) -> None:
     """The tool takes its time before it sends, within the time in which commit 1 is the check; its lease is good."""
-    scene = Scene(stage, seed, "brisk", "credit", [{"before": 0.05 + rng.random() * 0.04}])
+    scene = Scene(stage, seed, "brisk", "credit", [{"before": 0.02 + rng.random() * 0.05}])
     async with free(stage.calm).place() as worker:
         await scene.call(worker)
     await scene.end()
@@ -100,15 +100,15 @@ async def woken_after_a_no(stage: Stage, seed: int, rng: random.Random) -> None:
 
 
 async def _retried(scene: Scene) -> None:
-    """Somebody wants to send it again, whatever is known, and asks for it."""
+    """Somebody wants to send it again, whatever is known, and workers do so where they may."""
     if await scene.stage.decide(await scene.stage.desk(0), "retry", scene.key, "eve"):
-        async with free(scene.stage.calm).place() as worker:
-            await scene.call(worker)
+        await scene.stage.until(scene.key, lambda watch: watch.state not in ("ready", "failed"), 3.0)
 
 
 async def retried_in_spite(stage: Stage, seed: int, rng: random.Random) -> None:
     """As before, and then somebody retries what is known to have happened."""
     scene = Scene(stage, seed, "retried_in_spite", "credit")
+    scene.alone = True
     async with free(stage.harsh).place() as worker:
         worker.lay("inside_after_send", "stop", scene.key)
         begun = scene.begin(worker)
@@ -189,10 +189,9 @@ async def late_request(stage: Stage, seed: int, rng: random.Random) -> None:
     """The network delivers a request after its process has died and was set aside."""
     scene = Scene(stage, seed, "late_request", "credit")
     await lay_fault(stage, scene.key, "delay_before_effect", **slow())
-    async with free(stage.harsh).place() as worker:
+    async with stage.alone("doomed") as worker:
         begun = scene.begin(worker)
-        if await stage.until_sent(scene.key):
-            await asyncio.sleep(0.05)
+        if await stage.until_arrived(scene.key):
             stage.kill(worker)
         await begun
     await scene.end()

@@ -15,11 +15,12 @@ from tollhouse.ledger.record import CallRecord
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A last check that passed. ``began_us``: before it looked at anything."""
+    """A last check that passed. ``began_us``: before it looked at anything. ``lease_until_us``: as its owner knew."""
 
     attempt: str
     began_us: int
     at_us: int
+    lease_until_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

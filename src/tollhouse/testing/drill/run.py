@@ -6,6 +6,7 @@ import asyncio
 import random
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,14 +23,14 @@ from tollhouse.testing.drill.people import SETTLED, bring_to_end
 from tollhouse.testing.drill.plots import Plot
 from tollhouse.testing.drill.stage import Stage, Tally, boot_offset_us
 from tollhouse.testing.drill.stores import Ledger, Stores
-from tollhouse.testing.drill.tools import ATTEMPT_HEADER, COLLECTIONS, DELAY_MOST_S
+from tollhouse.testing.drill.tools import ATTEMPT_HEADER, DELAY_MOST_S
 from tollhouse.testing.mutants import MUTANTS
 from tollhouse.testing.receiver import Effect, Receiver, SeenRequest
 from tollhouse.testing.receiver.book import Book
 
-CHAPTER = 400
+CHAPTER = 1000
 """Seeds on one ledger."""
-AT_ONCE = 110
+AT_ONCE = 150
 """Calls in hand at a time: most of a call's time it waits (for a lease to end, for silence)."""
 MUTANT_SEEDS = 24
 """Within so many seeds of its directed plot a mutant must be noticed."""
@@ -40,7 +41,11 @@ Progress = Callable[[str], None]
 
 @dataclass(slots=True)
 class Result:
-    """What a run came to. ``mutants``: seeds needed by name, None where it was missed; empty where none were tried."""
+    """What a run came to.
+
+    ``mutants``: seeds needed by name, None where it was missed; empty where none were tried. ``noticed_by``: the
+    verdicts that said so. ``killed_seeds``: calls that a killed process left behind. ``events``: lines of history.
+    """
 
     store: str
     seeds: int = 0
@@ -50,7 +55,9 @@ class Result:
     verdicts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(VERDICTS, 0))
     failed: list[Judgement] = field(default_factory=list)
     mutants: dict[str, int | None] = field(default_factory=dict)
+    noticed_by: dict[str, list[str]] = field(default_factory=dict)
     killed_seeds: int = 0
+    events: Counter[str] = field(default_factory=Counter)
 
     @property
     def self_check(self) -> bool | None:
@@ -78,7 +85,9 @@ class Result:
             **self.verdicts,
             "residual": self.residual,
             "mutants": self.mutants,
+            "noticed_by": self.noticed_by,
             "self_check": self.self_check,
+            "events": dict(self.events.most_common()),
             "seed_failed": sorted({judgement.case.seed for judgement in self.failed}),
             "passed": self.passed,
             "seconds": round(self.seconds, 1),
@@ -89,6 +98,7 @@ class Result:
         self.tally.add(tally)
         for judgement in judgements:
             self.residual += judgement.residual
+            self.events.update(line.kind for line in judgement.case.history)
             self.killed_seeds += any(a.lost == "dead" for a in getattr(judgement.case.record, "attempts", ()))
             for verdict in judgement.found:
                 self.verdicts[verdict] += 1
@@ -118,7 +128,8 @@ async def drill(
                 result.seeds += len(chapter)
                 progress(_said(result, time.monotonic() - began))
             names = [only] if only else list(MUTANTS) if mutants else []
-            result.mutants = await _mutants(stores, Path(folder), names, first, progress)
+            for name, (needed, verdicts) in (await _mutants(stores, Path(folder), names, first, progress)).items():
+                result.mutants[name], result.noticed_by[name] = needed, verdicts
     result.seconds = time.monotonic() - began
     return result
 
@@ -133,7 +144,7 @@ def _said(result: Result, seconds: float) -> str:
 
 async def _chapter(stores: Stores, folder: Path, seeds: range) -> tuple[list[Judgement], Tally]:
     rng = random.Random(f"chapter {seeds.start}")
-    folder.mkdir()
+    await asyncio.to_thread(folder.mkdir)
     async with stores.ledger(shadow_clock=rng.random() < 0.5) as ledger:
         with Receiver.start(folder / "book.jsonl") as receiver:
             stage = Stage(ledger, receiver, folder)
@@ -144,6 +155,7 @@ async def _chapter(stores: Stores, folder: Path, seeds: range) -> tuple[list[Jud
                 await asyncio.gather(misfortune, return_exceptions=True)
                 await _finish(stage)
             stage.tally.outages += ledger.outages
+            stage.tally.lost_acks += ledger.lost_acks
             return [judge(case) for case in await facts(stage)], stage.tally
 
 
@@ -235,34 +247,38 @@ async def _read(store: Store, case: Case, offset_us: int) -> None:
 # -- mutants ----------------------------------------------------------------------------------------------
 
 
+Noticed = tuple[int | None, list[str]]
+
+
 async def _mutants(
     stores: Stores, folder: Path, names: list[str], first: int, progress: Progress
-) -> dict[str, int | None]:
+) -> dict[str, Noticed]:
     room = asyncio.Semaphore(MUTANTS_AT_ONCE)
 
-    async def one(name: str) -> tuple[str, int | None]:
+    async def one(name: str) -> tuple[str, Noticed]:
         async with room:
-            needed = await _mutant(stores, folder / f"mutant-{name}", name, first)
-        progress(f"{name}: " + ("missed" if needed is None else f"noticed after {needed} seeds"))
-        return name, needed
+            needed, verdicts = await _mutant(stores, folder / f"mutant-{name}", name, first)
+        what = "missed" if needed is None else f"noticed at seed {needed} of its plot ({', '.join(verdicts)})"
+        progress(f"{name}: {what}")
+        return name, (needed, verdicts)
 
     return dict(await asyncio.gather(*(one(name) for name in names)))
 
 
-async def _mutant(stores: Stores, folder: Path, name: str, first: int) -> int | None:
+async def _mutant(stores: Stores, folder: Path, name: str, first: int) -> Noticed:
     """How many seeds of its plot it takes to notice that this rule is broken; None for more than the bound."""
     tried = 0
-    for count in (4, MUTANT_SEEDS - 4):
+    for count in (3, MUTANT_SEEDS - 3):
         judgements = await _broken(stores, folder / str(tried), name, range(first + tried, first + tried + count))
-        bad = [judgement.case.seed for judgement in judgements if judgement.failed and judgement.case.seed >= 0]
+        bad = {j.case.seed: list(j.found) for j in judgements if j.failed and j.case.seed >= 0}
         if bad:
-            return min(bad) - first + 1
+            return min(bad) - first + 1, bad[min(bad)]
         tried += count
-    return None
+    return None, []
 
 
 async def _broken(stores: Stores, folder: Path, name: str, seeds: range) -> list[Judgement]:
-    folder.mkdir(parents=True)
+    await asyncio.to_thread(folder.mkdir, parents=True)
     async with stores.ledger() as ledger:
         with Receiver.start(folder / "book.jsonl") as receiver:
             stage = Stage(ledger, receiver, folder, broken=name)

@@ -134,11 +134,16 @@ class Stage:
         """The file of a call, kept from now on."""
         return self._watch(key, Case(key, seed, plot)).case
 
-    async def call(self, worker: Worker, tool: str, key: str, acts: list[dict[str, Any]] | None = None) -> str:
-        """Ask for the call; what came of it: a state, an error's code, or ``gone``."""
+    async def call(
+        self, worker: Worker, tool: str, key: str, acts: list[dict[str, Any]] | None = None, *, alone: bool = False
+    ) -> str:
+        """Ask for the call; what came of it: a state, an error's code, or ``gone``.
+
+        ``alone``: workers send it, once they may, without its caller.
+        """
         arguments = {"amount": 100, "acts": acts or []}
         try:
-            told = await worker.ask("call", tool=tool, arguments=arguments, key=key)
+            told = await worker.ask("call", tool=tool, arguments=arguments, key=key, run_when_approved=alone)
         except Gone:
             return "gone"
         except TimeoutError:
@@ -193,6 +198,14 @@ class Stage:
         """Wait until so many checks before sends have passed. A ``def`` tool's first one is before its function."""
         return await self.until(key, lambda watch: len(watch.case.checks) >= count, timeout_s)
 
+    async def until_arrived(self, key: str, timeout_s: float = 10.0) -> bool:
+        """Wait until a request of the call is at the receiver."""
+        filters = {"key": f"default:{key}", "method": "POST", "timeout_s": timeout_s}
+        with suppress(TimeoutError):
+            await self.receiver.await_for_requests(1, **filters)
+            return True
+        return False
+
     def state(self, key: str) -> Watch:
         """What is known of the call."""
         return self._watch(key)
@@ -215,7 +228,8 @@ class Stage:
                 self._learn(watch, line["version"], line)
             case "check":
                 watch = self._watch(line["key"])
-                watch.case.checks.append(Check(line["attempt"], line["began_us"], line["at_us"]))
+                times = (line["began_us"], line["at_us"], line["lease_until_us"])
+                watch.case.checks.append(Check(line["attempt"], *times))
                 watch.news.set()
             case "returned":
                 self._returned[line["attempt"]] = worker
@@ -256,5 +270,3 @@ def key_of(seed: int) -> str:
 def chance(rng: random.Random, share: float) -> bool:
     """Yes, that often."""
     return rng.random() < share
-
-

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tollhouse.testing.pgwire import Statement
+from tollhouse.testing.pgwire import Statement, Trap, Variant
 from tollhouse.testing.postgres import PostgresServer, create_database, drop_database, run_sql
 from tollhouse.testing.proxy import Proxy
 
 STORES = ("sqlite", "postgres")
-CLOCK_BACK_S = 20.0
 
 
 class Ledger:
@@ -25,6 +24,11 @@ class Ledger:
     def __init__(self, url: str, lossy_url: str | None = None) -> None:
         self.url, self.lossy_url = url, lossy_url or url
         self.outages = 0
+
+    @property
+    def lost_acks(self) -> int:
+        """How many acknowledgements were lost on the wire."""
+        return 0
 
     @property
     def has_server(self) -> bool:
@@ -47,13 +51,19 @@ class PostgresLedger(Ledger):
     def __init__(self, server: PostgresServer, proxy: Proxy, url: str) -> None:
         super().__init__(url, proxy.through(url))
         self._server, self._proxy = server, proxy
+        self._traps: list[Trap] = []
+
+    @property
+    def lost_acks(self) -> int:
+        return sum(trap.sprung for trap in self._traps)
 
     @property
     def has_server(self) -> bool:
         return True
 
     def lose_ack(self, key: str, *, applied: bool, skip: int) -> None:
-        self._proxy.lose_next_ack(_about(key), variant="applied" if applied else "not_applied", skip=skip)
+        variant: Variant = "applied" if applied else "not_applied"
+        self._traps.append(self._proxy.lose_next_ack(_about(key), variant=variant, skip=skip))
 
     async def kill(self) -> None:
         self.outages += 1
@@ -61,7 +71,7 @@ class PostgresLedger(Ledger):
         await asyncio.to_thread(self._server.start)
 
     async def step_clock_back(self) -> None:
-        await asyncio.to_thread(run_sql, self.url, f"UPDATE drill.step SET by_s = by_s + {CLOCK_BACK_S}")
+        await asyncio.to_thread(run_sql, self.url, _STEP_BACK)
 
 
 def _about(key: str) -> Callable[[Statement], bool]:
@@ -75,6 +85,7 @@ def _about(key: str) -> Callable[[Statement], bool]:
     return takes
 
 
+_STEP_BACK = "UPDATE drill.step SET by_s = by_s + 20"
 _SHADOW_CLOCK = (
     "CREATE SCHEMA drill; CREATE TABLE drill.step (by_s double precision); INSERT INTO drill.step VALUES (0); "
     "CREATE FUNCTION drill.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS "
@@ -117,5 +128,3 @@ class Stores:
             yield PostgresLedger(server, proxy, url)
         with contextlib.suppress(Exception):  # a server that was killed just now; its data goes with it
             await asyncio.to_thread(drop_database, server.url, name)
-
-

@@ -21,9 +21,9 @@ from tollhouse.contract.answers import Accepted, Answer, unknown
 from tollhouse.contract.tool import Tool
 
 ATTEMPT_HEADER = "x-attempt"
-SILENCE_S = 2.5
+SILENCE_S = 3.5
 """Absence counts this long after nothing can be sent any more; the drill's network is never slower than that."""
-DELAY_MOST_S = 1.6
+DELAY_MOST_S = 2.4
 """The slowest network of the drill: well inside :data:`SILENCE_S`."""
 WINDOW_S, WINDOW_MARGIN_S = 3.0, 1.0
 """How long the collection ``windows`` recognises a key, and what the contract takes off for the network."""
@@ -39,96 +39,115 @@ class GaveUp(Exception):
     """The tool's own code failed after its request had left."""
 
 
-def tools(url: str, reach: Reach, *, hook_pause_s: float = 0.0, blind: bool = False) -> dict[str, Tool[Any]]:
-    """All tools by name. ``hook_pause_s``: look-ups answer that late here; ``blind``: they find nothing out here."""
+class Shop:
+    """Where the tools of one process send and look. See :func:`tools`."""
 
-    def hook(collection: str) -> Callable[[RecordedCall], Any]:
+    def __init__(self, url: str, reach: Reach, hook_pause_s: float, blind: bool) -> None:
+        self.url, self.reach = url, reach
+        self._hook_pause_s, self._blind = hook_pause_s, blind
+
+    def hook(self, collection: str) -> Callable[[RecordedCall], Any]:
+        """The look-up of a collection."""
+
         async def find(record: RecordedCall) -> Answer:
-            answer = unknown("no access") if blind else await _found(url, collection, record)
-            await asyncio.sleep(hook_pause_s)
+            answer = unknown("no access") if self._blind else await _found(self.url, collection, record)
+            await asyncio.sleep(self._hook_pause_s)
             return answer
 
         return find
 
-    async def send(ctx: CallContext, collection: str, amount: int, acts: Acts) -> str:
-        return await _send(url, reach, ctx, collection, amount, acts)
+    async def send(self, ctx: CallContext, collection: str, amount: int, acts: Acts) -> str:
+        """Send through the check; the receiver's id."""
+        return await _send(self.url, self.reach, ctx, collection, amount, acts)
 
-    checked: dict[str, Any] = {"departs": "at_confirm", "absent_after_s": SILENCE_S, "attempt_timeout_s": 6.0}
-    by_key = dedup.by_key(hours=1.0)
 
-    @tool(external(**checked), reconcile=hook("voids"))
+def tools(url: str, reach: Reach, *, hook_pause_s: float = 0.0, blind: bool = False) -> dict[str, Tool[Any]]:
+    """All tools by name. ``hook_pause_s``: look-ups answer that late here; ``blind``: they find nothing out here."""
+    shop = Shop(url, reach, hook_pause_s, blind)
+    made = (*_money(shop), *_keyed(shop), *_forgetful(shop), *_others(shop))
+    return {each.name: each for each in made}
+
+
+_CHECKED: dict[str, Any] = {"departs": "at_confirm", "absent_after_s": SILENCE_S, "attempt_timeout_s": 6.0}
+_BY_KEY = dedup.by_key(hours=1.0)
+
+
+def _money(shop: Shop) -> list[Tool[Any]]:
+    @tool(external(**_CHECKED), reconcile=shop.hook("voids"))
     async def void(key: str, ctx: CallContext) -> str:
         """Take something back."""
-        return await send(ctx, "voids", 0, [])
+        return await shop.send(ctx, "voids", 0, [])
 
-    @tool(external(**checked, rejects=(409,)), reconcile=hook("credits"), compensate=void)
+    @tool(external(**_CHECKED, rejects=(409,)), reconcile=shop.hook("credits"), compensate=void)
     async def credit(amount: int, acts: Acts, ctx: CallContext) -> str:
         """Credit an account; every send is checked."""
-        return await send(ctx, "credits", amount, acts)
+        return await shop.send(ctx, "credits", amount, acts)
 
-    @tool(external(absent_after_s=SILENCE_S, attempt_timeout_s=6.0), reconcile=hook("transfers"))
+    @tool(external(absent_after_s=SILENCE_S, attempt_timeout_s=6.0), reconcile=shop.hook("transfers"))
     def transfer(amount: int, acts: Acts, ctx: CallContext) -> str:
         """Send around the check, in a thread, as a library that knows nothing of it would."""
-        return _send_plainly(url, reach, ctx, "transfers", amount, acts)
-
-    @tool(external(**checked, dedup=by_key, resend_margin_s=10.0, max_attempts=2))
-    async def pay(amount: int, acts: Acts, ctx: CallContext) -> str:
-        """Pay at a receiver that recognises the key; no look-up."""
-        return await send(ctx, "payments", amount, acts)
-
-    @tool(write(**checked, dedup=by_key, resend_margin_s=10.0), reconcile=hook("notices"))
-    async def notify(amount: int, acts: Acts, ctx: CallContext) -> str:
-        """Write at a receiver that recognises the key and can be asked."""
-        return await send(ctx, "notices", amount, acts)
+        return _send_plainly(shop.url, shop.reach, ctx, "transfers", amount, acts)
 
     @tool(
-        external(
-            **{**checked, "attempt_timeout_s": 0.6, "absent_after_s": SILENCE_S}, dedup=dedup.natural, max_attempts=2
-        ),
+        external(**{**_CHECKED, "attempt_timeout_s": 0.6}, dedup=dedup.natural, max_attempts=2),
         compensate=void,
-        reconcile=hook("settings"),
+        reconcile=shop.hook("settings"),
     )
     async def set_limit(amount: int, acts: Acts, ctx: CallContext) -> str:
         """Set a value: harmless to repeat, and impatient."""
-        return await send(ctx, "settings", amount, acts)
+        return await shop.send(ctx, "settings", amount, acts)
 
-    @tool(external(**{**checked, "attempt_timeout_s": 1.0}))
-    async def letter(amount: int, acts: Acts, ctx: CallContext) -> str:
-        """Have a letter posted: no key, no look-up, only people can tell."""
-        return await send(ctx, "letters", amount, acts)
+    return [void, credit, transfer, set_limit]
 
-    @tool(destructive(**checked, rejects=(409,)), reconcile=hook("closures"))
-    async def close_account(amount: int, acts: Acts, ctx: CallContext) -> str:
-        """Close an account, once people have agreed."""
-        return await send(ctx, "closures", amount, acts)
 
-    @tool(external(**checked, accepts=True, job_deadline_s=30.0), reconcile=_poll(url))
-    async def export(amount: int, acts: Acts, ctx: CallContext) -> str:
-        """Long work, confirmed under a reference."""
-        raise Accepted(await send(ctx, "jobs", amount, acts))
+def _keyed(shop: Shop) -> list[Tool[Any]]:
+    @tool(external(**_CHECKED, dedup=_BY_KEY, resend_margin_s=10.0, max_attempts=2))
+    async def pay(amount: int, acts: Acts, ctx: CallContext) -> str:
+        """Pay at a receiver that recognises the key; no look-up."""
+        return await shop.send(ctx, "payments", amount, acts)
 
-    @tool(
-        external(
-            **{**checked, "absent_after_s": 0.3},
-            dedup=dedup.by_key(hours=WINDOW_S / 3600),
-            resend_margin_s=WINDOW_MARGIN_S,
-            max_attempts=2,
-        )
-    )
+    @tool(write(**_CHECKED, dedup=_BY_KEY, resend_margin_s=10.0), reconcile=shop.hook("notices"))
+    async def notify(amount: int, acts: Acts, ctx: CallContext) -> str:
+        """Write at a receiver that recognises the key and can be asked."""
+        return await shop.send(ctx, "notices", amount, acts)
+
+    return [pay, notify]
+
+
+def _forgetful(shop: Shop) -> list[Tool[Any]]:
+    """Tools of two directed plots: a key that is soon forgotten, and look-ups that differ by process."""
+    soon: dict[str, Any] = {**_CHECKED, "absent_after_s": 0.3, "max_attempts": 2}
+
+    @tool(external(**soon, dedup=dedup.by_key(hours=WINDOW_S / 3600), resend_margin_s=WINDOW_MARGIN_S))
     async def brief(amount: int, acts: Acts, ctx: CallContext) -> str:
         """Send where a key is forgotten after seconds."""
-        return await send(ctx, "windows", amount, acts)
+        return await shop.send(ctx, "windows", amount, acts)
 
-    @tool(
-        external(**{**checked, "absent_after_s": 0.3}, dedup=by_key, resend_margin_s=10.0, max_attempts=2),
-        reconcile=hook("odds"),
-    )
+    @tool(external(**soon, dedup=_BY_KEY, resend_margin_s=10.0), reconcile=shop.hook("odds"))
     async def odd(amount: int, acts: Acts, ctx: CallContext) -> str:
         """Send where some processes see more than others."""
-        return await send(ctx, "odds", amount, acts)
+        return await shop.send(ctx, "odds", amount, acts)
 
-    made = (void, credit, transfer, pay, notify, set_limit, letter, close_account, export, brief, odd)
-    return {each.name: each for each in made}
+    return [brief, odd]
+
+
+def _others(shop: Shop) -> list[Tool[Any]]:
+    @tool(external(**{**_CHECKED, "attempt_timeout_s": 1.0}))
+    async def letter(amount: int, acts: Acts, ctx: CallContext) -> str:
+        """Have a letter posted: no key, no look-up, only people can tell."""
+        return await shop.send(ctx, "letters", amount, acts)
+
+    @tool(destructive(**_CHECKED, rejects=(409,)), reconcile=shop.hook("closures"))
+    async def close_account(amount: int, acts: Acts, ctx: CallContext) -> str:
+        """Close an account, once people have agreed."""
+        return await shop.send(ctx, "closures", amount, acts)
+
+    @tool(external(**_CHECKED, accepts=True, job_deadline_s=30.0), reconcile=_poll(shop.url))
+    async def export(amount: int, acts: Acts, ctx: CallContext) -> str:
+        """Long work, confirmed under a reference."""
+        raise Accepted(await shop.send(ctx, "jobs", amount, acts))
+
+    return [letter, close_account, export]
 
 
 COLLECTIONS = {

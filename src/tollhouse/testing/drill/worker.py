@@ -85,8 +85,10 @@ async def work(job: Job) -> None:
     line = Line(job.socket)
     line.say(hello=job.name, pid=os.getpid())
     crashes = Crashes(announce=lambda point: line.say(note="reached", point=point, at_us=boot_us()))
-    _witness_checks(line)
-    opening.StoreClock = partial(StoreClock, lambda: boot_us() + round(job.skew_s * 1e6))  # type: ignore[misc,assignment]
+    skew_us = round(job.skew_s * 1e6)
+    _witness_checks(line, skew_us)
+    house_opening: Any = opening
+    house_opening.StoreClock = partial(StoreClock, lambda: boot_us() + skew_us)
     made = tools(job.receiver, crashes.reach, hook_pause_s=job.hook_pause_s, blind=job.blind)
     names = [name for name in made if name != "odd"] if job.only is None else job.only
     for each in made.values():
@@ -113,20 +115,25 @@ async def work(job: Job) -> None:
     line.say(closed=True)
 
 
-def _witness_checks(line: Line) -> None:
-    """Note each last check that passed, with the moment at which it began."""
+def _witness_checks(line: Line, skew_us: int) -> None:
+    """Note each last check that passed: when it began, and until when its owner's lease ran as it knew."""
     context: Any = gate_context.Context
     check, check_sync = context.check, context.check_sync
+
+    def note(self: Any, began_us: int) -> None:
+        lease_us = self._sender.lease_until_local_us(self._owner) - skew_us
+        passed = {"key": self.key, "attempt": self.attempt_id, "began_us": began_us, "at_us": boot_us()}
+        line.say(note="check", **passed, lease_until_us=lease_us)
 
     async def witnessed(self: Any) -> None:
         began_us = boot_us()
         await check(self)
-        line.say(note="check", key=self.key, attempt=self.attempt_id, began_us=began_us, at_us=boot_us())
+        note(self, began_us)
 
     def witnessed_sync(self: Any) -> None:
         began_us = boot_us()
         check_sync(self)
-        line.say(note="check", key=self.key, attempt=self.attempt_id, began_us=began_us, at_us=boot_us())
+        note(self, began_us)
 
     context.check, context.check_sync = witnessed, witnessed_sync
 
