@@ -19,6 +19,8 @@ from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import Attempt, AttemptOutcome, CallRecord, replace
 from tollhouse.ledger.steps import Ending
 
+BACKOFF_FIRST_S = 0.1
+
 
 class ReadRun:
     """One read in this process: up to ``max_attempts`` tries within ``deadline_s``, then its ending."""
@@ -45,7 +47,7 @@ class ReadRun:
         while True:
             ending = await self._try(deadline_us)
             again = self.error is not None and is_transient_read_error(self.error)
-            pause_s = 0.1 * 2 ** min(len(self.attempts) - 1, 6) * (0.75 + random.random() / 2)
+            pause_s = BACKOFF_FIRST_S * 2 ** min(len(self.attempts) - 1, 6) * (0.75 + random.random() / 2)
             room = self._core.clock.now_us() + round(pause_s * US) < deadline_us
             if not again or not room or len(self.attempts) >= limits.max_attempts:
                 return ending
