@@ -286,6 +286,13 @@ class StoreLocked(StoreUnavailable):
     default_remedy = "Find the process that holds the store; then use the same key again, which is safe."
 
 
+class StoreFenced(StoreUnavailable):
+    """The ledger was moved to another store, or is being moved, so nothing may be written to it."""
+
+    code = "store_fenced"
+    default_remedy = "Use the ledger that it was moved to; `tollhouse db check` on this one names it."
+
+
 class StoreNotDurable(TollhouseError):
     """The store could forget a departure after a power cut, so opening it was refused."""
 
@@ -298,6 +305,20 @@ class StoreSchema(TollhouseError):
 
     code = "store_schema"
     default_remedy = "Run `tollhouse db upgrade`, or install the release that wrote it."
+
+
+class CopyRefused(TollhouseError):
+    """A ledger cannot be copied, or a copy abandoned, as asked; nothing was changed by this command."""
+
+    code = "copy_refused"
+    default_remedy = "Copy into an empty store that no other copy has been begun into."
+
+
+class CopyDiffers(TollhouseError):
+    """What arrived in the other store is not what was sent; both ledgers stay fenced."""
+
+    code = "copy_differs"
+    default_remedy = "Empty the target and copy again, or go back with `tollhouse db copy --abandon`."
 
 
 class StoreURLInvalid(TollhouseError):

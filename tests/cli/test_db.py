@@ -26,7 +26,7 @@ def test_check_says_that_a_ledger_works(run: Run, filled: Shop) -> None:
     """In words and as JSON."""
     done = run("db", "check", *filled.at, "--json")
     assert done.exit_code == 0
-    assert set(done.json) == {"store", "exists", "version", "latest", "pending", "usable", "problem"}
+    assert set(done.json) == {"store", "exists", "version", "latest", "pending", "usable", "problem", "fence"}
     assert (done.json["usable"], done.json["problem"], done.json["pending"]) == (True, None, [])
     assert "works with this release" in run("db", "check", *filled.at).stdout
 
@@ -60,3 +60,49 @@ def test_postgresql_is_upgraded_and_checked_alike(run: Run, postgres_url: str) -
     assert run("db", "upgrade", "--store", postgres_url, "--json").json["applied"][0].startswith("0001")
     done = run("db", "check", "--store", postgres_url, "--json")
     assert (done.exit_code, done.json["usable"]) == (0, True)
+
+
+def test_copy_moves_a_ledger_and_check_names_the_new_one(run: Run, filled: Shop, tmp_path: Path) -> None:
+    """The source says where it went, and every command that would write to it ends with the store's own error."""
+    filled.credit("k1")
+    target = f"sqlite:///{tmp_path / 'new.db'}"
+    done = run("db", "copy", "--from", filled.url, "--to", target, "--json")
+    assert (done.exit_code, done.json["rows"]["calls"], done.json["resumed"]) == (0, 1, False)
+    assert "fenced for good" in run("db", "copy", "--from", filled.url, "--to", target).stdout
+    checked = run("db", "check", *filled.at, "--json")
+    assert (checked.exit_code, checked.json["fence"]["to"]) == (1, target)
+    assert target in run("db", "check", *filled.at).stdout
+    assert run("calls", "show", "k1", *filled.at).exit_code == 0
+    refused = run("worker", "--once", *filled.at, "--json")
+    assert (refused.exit_code, refused.json["error"]["code"]) == (1, "store_fenced")
+    assert run("calls", "show", "k1", "--store", target, "--json").json["state"] == "succeeded"
+
+
+def test_copy_that_never_finished_can_be_abandoned_by_name(run: Run, filled: Shop, tmp_path: Path) -> None:
+    """Never a finished one, and never without a name."""
+    filled.credit("k1")
+    taken = f"sqlite:///{tmp_path / 'new.db'}"
+    run("db", "copy", "--from", filled.url, "--to", taken)
+    place = ("--from", filled.url, "--to", taken, "--abandon", "--json")
+    assert run("db", "copy", *place).json["error"]["code"] == "usage"
+    refused = run("db", "copy", *place, "--by", "ada")
+    assert (refused.exit_code, refused.json["error"]["code"]) == (1, "copy_refused")
+
+
+def test_backup_is_a_whole_ledger_made_while_it_is_in_use(run: Run, filled: Shop, tmp_path: Path) -> None:
+    """It opens, has every call, and never overwrites a file."""
+    filled.credit("k1")
+    file = tmp_path / "backup.db"
+    done = run("db", "backup", str(file), *filled.at, "--json")
+    assert (done.exit_code, done.json) == (0, {"file": str(file), "calls": 1})
+    shown = run("calls", "show", "k1", "--store", f"sqlite:///{file}", "--json")
+    assert shown.json["state"] == "succeeded"
+    assert run("db", "backup", str(file), *filled.at, "--json").json["error"]["code"] == "usage"
+
+
+@pytest.mark.postgres
+def test_backup_of_postgresql_is_left_to_its_own_tools(run: Run, filled_postgres: Shop, tmp_path: Path) -> None:
+    """It says which."""
+    done = run("db", "backup", str(tmp_path / "b.db"), *filled_postgres.at, "--json")
+    assert done.exit_code == 2
+    assert "pg_dump" in done.json["error"]["remedy"]

@@ -20,6 +20,8 @@ from tollhouse.stores.postgres import migrate
 pytestmark = pytest.mark.postgres
 
 APPLIED = (Written(),)
+NEXT = migrate.SCHEMA.latest + 1
+NOTES, BROKEN = f"{NEXT:04}_notes", f"{NEXT + 1:04}_broken"
 EVERYTHING = """
     SELECT 'column' AS kind, table_name || '.' || column_name AS name,
         concat_ws(' ', data_type, udt_name, collation_name, is_nullable, column_default) AS meaning
@@ -105,22 +107,22 @@ async def test_migrations_are_applied_one_by_one_and_none_halfway(
     async with opened(postgres_url):
         pass
     released = migrate.SCHEMA
-    second = Migration(2, "0002_notes", "ALTER TABLE calls ADD COLUMN note text")
-    broken = Migration(3, "0003_broken", "ALTER TABLE owners ADD COLUMN note text; SELECT 1 / 0")
+    second = Migration(NEXT, NOTES, "ALTER TABLE calls ADD COLUMN note text")
+    broken = Migration(NEXT + 1, BROKEN, "ALTER TABLE owners ADD COLUMN note text; SELECT 1 / 0")
     monkeypatch.setattr(migrate, "SCHEMA", Schema((*released.migrations, second, broken)))
-    with pytest.raises(StoreSchema, match="0003_broken"):
+    with pytest.raises(StoreSchema, match=BROKEN):
         await upgrade(postgres_url)
-    assert (await check(postgres_url)).pending == ("0003_broken",)
+    assert (await check(postgres_url)).pending == (BROKEN,)
     # The release before goes on beside the new schema.
     monkeypatch.setattr(migrate, "SCHEMA", released)
     async with opened(postgres_url) as store:
         assert await store.write(departure("call")) == APPLIED
     mended = replace(
-        broken, sql="-- min_release_schema: 3\nALTER TABLE owners ADD COLUMN note text", min_release_schema=3
+        broken, sql="ALTER TABLE owners ADD COLUMN note text", min_release_schema=NEXT + 1
     )
     monkeypatch.setattr(migrate, "SCHEMA", Schema((*released.migrations, second, mended)))
     both = await asyncio.gather(upgrade(postgres_url), upgrade(postgres_url))
-    assert sorted(both) == [[], ["0003_broken"]]
+    assert sorted(both) == [[], [BROKEN]]
     monkeypatch.setattr(migrate, "SCHEMA", released)
     with pytest.raises(StoreSchema, match="too new"):
         await open_store(postgres_url)
@@ -132,12 +134,12 @@ async def test_a_schema_that_is_too_old_is_refused_until_upgraded(
     """Past the floor that a release declares, opening says what to run."""
     async with opened(postgres_url):
         pass
-    newer = Migration(2, "0002_notes", "ALTER TABLE calls ADD COLUMN note text")
-    monkeypatch.setattr(migrate, "SCHEMA", Schema((*migrate.SCHEMA.migrations, newer), oldest_usable=2))
+    newer = Migration(NEXT, NOTES, "ALTER TABLE calls ADD COLUMN note text")
+    monkeypatch.setattr(migrate, "SCHEMA", Schema((*migrate.SCHEMA.migrations, newer), oldest_usable=NEXT))
     with pytest.raises(StoreSchema, match="too old") as caught:
         await open_store(postgres_url)
     assert "db upgrade" in caught.value.remedy
-    assert await upgrade(postgres_url) == ["0002_notes"]
+    assert await upgrade(postgres_url) == [NOTES]
     async with opened(postgres_url):
         pass
 

@@ -24,7 +24,11 @@ from tollhouse.stores.sqlite.statements import calls, events, owners
 
 from .sqlite_ledger import arrival, departure, held, look, opened
 
-SECOND = Migration(2, "0002_labels", "ALTER TABLE calls ADD COLUMN label TEXT;")
+LATEST = schema.SCHEMA.latest
+NAMES = [migration.name for migration in schema.SCHEMA.migrations]
+NEXT = LATEST + 1
+LABELS = f"{NEXT:04}_labels"
+LATER = Migration(NEXT, LABELS, "ALTER TABLE calls ADD COLUMN label TEXT;")
 
 
 def url_in(folder: Path) -> str:
@@ -105,7 +109,7 @@ async def test_payload_of_an_event_can_be_erased(tmp_path: Path) -> None:
 async def test_empty_database_is_created_once_by_many_openers(tmp_path: Path) -> None:
     """Whoever comes second finds the schema there."""
     stores = await asyncio.gather(*(open_store(url_in(tmp_path)) for _ in range(5)))
-    assert look(tmp_path, "SELECT value FROM meta WHERE name = 'schema_version'") == [("1",)]
+    assert look(tmp_path, "SELECT value FROM meta WHERE name = 'schema_version'") == [(str(LATEST),)]
     for store in stores:
         await store.close()
 
@@ -113,11 +117,11 @@ async def test_empty_database_is_created_once_by_many_openers(tmp_path: Path) ->
 async def test_check_tells_how_the_schema_stands_and_creates_nothing(tmp_path: Path) -> None:
     """A missing file is empty; an up-to-date one lacks nothing."""
     report = await check(url_in(tmp_path))
-    assert (report.version, report.pending, report.usable) == (None, ("0001_ledger",), True)
+    assert (report.version, report.pending, report.usable) == (None, tuple(NAMES), True)
     assert list(tmp_path.iterdir()) == []
-    assert await upgrade(url_in(tmp_path)) == ["0001_ledger"]
+    assert await upgrade(url_in(tmp_path)) == NAMES
     report = await check(url_in(tmp_path))
-    assert (report.version, report.latest, report.pending, report.usable) == (1, 1, (), True)
+    assert (report.version, report.latest, report.pending, report.usable) == (LATEST, LATEST, (), True)
 
 
 async def test_upgrade_applies_what_is_missing_and_twice_is_harmless(
@@ -126,9 +130,9 @@ async def test_upgrade_applies_what_is_missing_and_twice_is_harmless(
     """The names of what was applied are the answer; the second time there is nothing to do."""
     async with opened(tmp_path) as store:
         await store.write(departure("k1"))
-        monkeypatch.setattr(schema, "SCHEMA", Schema((*schema.SCHEMA.migrations, SECOND)))
-        assert (await check(url_in(tmp_path))).pending == ("0002_labels",)
-        assert await upgrade(url_in(tmp_path)) == ["0002_labels"]
+        monkeypatch.setattr(schema, "SCHEMA", Schema((*schema.SCHEMA.migrations, LATER)))
+        assert (await check(url_in(tmp_path))).pending == (LABELS,)
+        assert await upgrade(url_in(tmp_path)) == [LABELS]
         assert await upgrade(url_in(tmp_path)) == []
         # The release before, still running, goes on: the migration only expands.
         (answer,) = await store.write(departure("k2"))
@@ -140,7 +144,7 @@ async def test_ledger_upgraded_by_a_later_release_still_opens_above_its_floor(
 ) -> None:
     """Old and new releases run beside each other until a migration contracts."""
     with monkeypatch.context() as later_release:
-        later_release.setattr(schema, "SCHEMA", Schema((*schema.SCHEMA.migrations, SECOND)))
+        later_release.setattr(schema, "SCHEMA", Schema((*schema.SCHEMA.migrations, LATER)))
         await upgrade(url_in(tmp_path))
     async with opened(tmp_path) as store:
         assert (await store.write(departure("k1")))[0].applied
@@ -150,16 +154,16 @@ async def test_ledger_of_an_earlier_release_works_as_it_is(tmp_path: Path, monke
     """Nothing is upgraded unasked: at or above the floor an older schema is used as it stands."""
     async with opened(tmp_path):
         pass
-    monkeypatch.setattr(schema, "SCHEMA", Schema((*schema.SCHEMA.migrations, SECOND)))
+    monkeypatch.setattr(schema, "SCHEMA", Schema((*schema.SCHEMA.migrations, LATER)))
     async with opened(tmp_path):
-        assert look(tmp_path, "SELECT value FROM meta WHERE name = 'schema_version'") == [("1",)]
+        assert look(tmp_path, "SELECT value FROM meta WHERE name = 'schema_version'") == [(str(LATEST),)]
 
 
 async def test_ledger_below_the_floor_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The remedy is the upgrade, which then works."""
     async with opened(tmp_path):
         pass
-    monkeypatch.setattr(schema, "SCHEMA", Schema((*schema.SCHEMA.migrations, SECOND), oldest_usable=2))
+    monkeypatch.setattr(schema, "SCHEMA", Schema((*schema.SCHEMA.migrations, LATER), oldest_usable=NEXT))
     assert not (await check(url_in(tmp_path))).usable
     with pytest.raises(StoreSchema, match="too old") as refused:
         await open_store(url_in(tmp_path))
@@ -172,7 +176,7 @@ async def test_ledger_below_the_floor_is_too_old(tmp_path: Path, monkeypatch: py
 async def test_ledger_contracted_by_a_later_release_is_too_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its floor is above what this release knows; neither opening nor upgrading touches it."""
     with monkeypatch.context() as later_release:
-        contracting = replace(SECOND, min_release_schema=2)
+        contracting = replace(LATER, min_release_schema=NEXT)
         later_release.setattr(schema, "SCHEMA", Schema((*schema.SCHEMA.migrations, contracting)))
         await upgrade(url_in(tmp_path))
     for attempt in (open_store, upgrade):
@@ -184,7 +188,7 @@ async def test_failed_migration_leaves_the_schema_as_it_was(tmp_path: Path, monk
     """Each migration is applied whole or not at all."""
     async with opened(tmp_path):
         pass
-    broken = Migration(2, "0002_broken", "CREATE TABLE half (x TEXT);\nCREATE TABLE calls (x TEXT);")
+    broken = Migration(NEXT, f"{NEXT:04}_broken", "CREATE TABLE half (x TEXT);\nCREATE TABLE calls (x TEXT);")
     monkeypatch.setattr(schema, "SCHEMA", Schema((*schema.SCHEMA.migrations, broken)))
     with pytest.raises(StoreSchema):
         await upgrade(url_in(tmp_path))

@@ -1,15 +1,18 @@
-"""``tollhouse db``: the schema of a ledger. The stores execute; this only asks and shows."""
+"""``tollhouse db``: a ledger as a whole. The stores and ``operations`` execute; this only asks and shows."""
 
 from __future__ import annotations
 
+import json
+
 import typer
 
+from tollhouse.cli.db_moves import backup, copy, fence_as_text
 from tollhouse.cli.failures import FAILED, OK
 from tollhouse.cli.ledger import run, url_of
 from tollhouse.cli.options import Json, Store
 from tollhouse.cli.screen import Screen
 from tollhouse.cli.words import count
-from tollhouse.stores import SchemaReport, without_password
+from tollhouse.stores import FENCE, SchemaReport, marks_of, without_password
 from tollhouse.stores import check as check_schema
 from tollhouse.stores import upgrade as upgrade_schema
 
@@ -17,8 +20,10 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Check and upgrade the schema of a ledger.",
+    help="Check, upgrade and look after a ledger as a whole.",
 )
+app.command("copy")(copy)
+app.command("backup")(backup)
 
 
 @app.command("upgrade")
@@ -48,15 +53,24 @@ def upgrade(store: Store = None, as_json: Json = False) -> int:
 def check(store: Store = None, as_json: Json = False) -> int:
     """Say whether this release works on a ledger.
 
-    Changes nothing, and says what an upgrade would apply.
+    Changes nothing. Says what an upgrade would apply, and whether the ledger is fenced: then it exits with 1.
     """
     screen, url = Screen(as_json=as_json), url_of(store)
-    report = run(check_schema(url))
+
+    async def work() -> tuple[SchemaReport, dict[str, str]]:
+        report = await check_schema(url)
+        return report, {} if report.version is None else await marks_of(url)
+
+    report, marks = run(work())
+    fence = marks.get(FENCE)
     if as_json:
-        screen.document({"store": without_password(url), **schema_as_json(report)})
+        document = {"store": without_password(url), **schema_as_json(report)}
+        screen.document({**document, "fence": None if fence is None else json.loads(fence)})
     else:
         show_schema(screen, url, report)
-    return schema_exit_code(report)
+        if fence is not None:
+            screen.line(fence_as_text(fence), style="red")
+    return FAILED if fence is not None else schema_exit_code(report)
 
 
 def schema_exit_code(report: SchemaReport) -> int:

@@ -70,7 +70,10 @@ class LeaseKeeper:
         self._connect, self._tenant, self._new_owner_id = connect, tenant, new_owner_id
         self._clock, self._lease_s, self._label = clock, lease_s, label
         self._on_new_incarnation = on_new_incarnation
-        self._stop = threading.Event()
+        self._stopped = False
+        self._asked = False
+        self._begun = self._done = 0
+        self._turn = threading.Condition()
         self._thread: threading.Thread | None = None
         self._connection: LeaseConnection | None = None
         self.current: Lease | None = None
@@ -79,14 +82,20 @@ class LeaseKeeper:
     def start(self) -> Lease:
         """Register, blocking; then renew in the background. Raises what the store raises when it cannot register."""
         self._connection = self._connect()
-        lease = self._register()
+        try:
+            lease = self._register()
+        except BaseException:
+            self._connection.close()
+            raise
         self._thread = threading.Thread(target=self._run, name="tollhouse-lease", daemon=True)
         self._thread.start()
         return lease
 
     def stop(self, *, end: bool) -> None:
         """Stop renewing. ``end``: give the lease up at once, right only when nothing is running any more."""
-        self._stop.set()
+        with self._turn:
+            self._stopped = True
+            self._turn.notify_all()
         if self._thread is not None:
             self._thread.join(timeout=max(2.0, self._lease_s))
         if self._connection is None:
@@ -99,8 +108,29 @@ class LeaseKeeper:
         finally:
             self._connection.close()
 
+    def renew_now(self) -> None:
+        """Have the keeper renew at once, and wait for it, at most one lease. For tests that let time pass."""
+        with self._turn:
+            self._asked, wanted = True, self._begun + 1
+            self._turn.notify_all()
+            self._turn.wait_for(lambda: self._done >= wanted, self._lease_s)
+
+    def _is_time(self) -> bool:
+        """Wait for the next renewal; False when the keeper is stopped."""
+        with self._turn:
+            pause_s = self._every_s * (1 + JITTER * (2 * random.random() - 1))
+            self._turn.wait_for(lambda: self._stopped or self._asked, pause_s)
+            self._asked = False
+            self._begun += 1
+            return not self._stopped
+
+    def _end_turn(self) -> None:
+        with self._turn:
+            self._done = self._begun
+            self._turn.notify_all()
+
     def _run(self) -> None:
-        while not self._stop.wait(self._every_s * (1 + JITTER * (2 * random.random() - 1))):
+        while self._is_time():
             try:
                 self._renew()
                 self.failures = 0
@@ -108,6 +138,7 @@ class LeaseKeeper:
                 self.failures += 1  # the lease runs on until its end; senders look at that, not at this
                 if self.failures == 1:
                     log.warning("lease_not_renewed error_type=%s", type(error).__name__)
+            self._end_turn()
 
     def _renew(self) -> None:
         assert self._connection is not None
@@ -180,6 +211,6 @@ def _read(path: str) -> str | None:
 
 def _link(path: str) -> str | None:
     try:
-        return os.readlink(path)
+        return str(Path(path).readlink())
     except OSError:
         return None

@@ -7,20 +7,40 @@ first used, so that SQLite users need no driver of another engine. What both eng
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tollhouse.errors import StoreURLInvalid
 from tollhouse.stores.common.migrations import SchemaReport
+from tollhouse.stores.common.raw import FENCE, RESTORED, RawLedger
 from tollhouse.stores.common.urls import engine_of, without_password
 
 if TYPE_CHECKING:
     from tollhouse.ledger.store import Store
 
-__all__ = ["SchemaReport", "check", "open_store", "upgrade", "without_password"]
+__all__ = [
+    "FENCE",
+    "RESTORED",
+    "RawLedger",
+    "SchemaReport",
+    "backup",
+    "check",
+    "marks_of",
+    "open_raw",
+    "open_store",
+    "upgrade",
+    "without_password",
+]
 
 
 async def open_store(
-    url: str, *, volatile: bool = False, busy_timeout_s: float = 10.0, postgres_statement_cache: bool = True
+    url: str,
+    *,
+    volatile: bool = False,
+    busy_timeout_s: float = 10.0,
+    postgres_statement_cache: bool = True,
+    wall: Callable[[], int] | None = None,
 ) -> Store:
     """Open the store at ``url``, creating its schema if the database is empty.
 
@@ -28,7 +48,8 @@ async def open_store(
     ``volatile``: also accept a store that could forget what it confirmed, such as one in memory. ``busy_timeout_s``:
     how long a write waits for another process's lock (SQLite), or is repeated while the server is away (PostgreSQL),
     before it raises. ``postgres_statement_cache``: False behind a pooler that hands each transaction to another
-    connection.
+    connection. ``wall``: what SQLite takes for the time of day, in microseconds, for tests; PostgreSQL has a clock of
+    its own.
 
     Raises :class:`~tollhouse.errors.StoreURLInvalid`, :class:`~tollhouse.errors.StoreNotDurable`,
     :class:`~tollhouse.errors.StoreSchema` (too old or too new for this release) or
@@ -37,7 +58,8 @@ async def open_store(
     if engine_of(url) == "sqlite":
         from tollhouse.stores import sqlite
 
-        return await sqlite.open_store(url, volatile=volatile, busy_timeout_s=busy_timeout_s)
+        watch = {} if wall is None else {"wall": wall}
+        return await sqlite.open_store(url, volatile=volatile, busy_timeout_s=busy_timeout_s, **watch)
     _need_postgres_driver()
     from tollhouse.stores import postgres
 
@@ -72,6 +94,55 @@ async def check(url: str) -> SchemaReport:
     from tollhouse.stores import postgres
 
     return await postgres.check(url)
+
+
+async def open_raw(url: str) -> RawLedger:
+    """The ledger at ``url`` as rows, for operations on the whole of it; fenced or not. To be closed by the caller.
+
+    Raises as :func:`open_store` does, and :class:`~tollhouse.errors.StoreSchema` where a migration is missing.
+    """
+    ledger = await _raw(url)
+    try:
+        await ledger.require_latest()
+    except BaseException:
+        await ledger.close()
+        raise
+    return ledger
+
+
+async def marks_of(url: str) -> dict[str, str]:
+    """What the ledger at ``url`` says of itself, by name, whatever its schema. Raises as :func:`open_store` does."""
+    ledger = await _raw(url)
+    try:
+        return await ledger.marks()
+    finally:
+        await ledger.close()
+
+
+async def _raw(url: str) -> RawLedger:
+    if engine_of(url) == "sqlite":
+        from tollhouse.stores import sqlite
+
+        return RawLedger(await sqlite.open_raw(url))
+    _need_postgres_driver()
+    from tollhouse.stores import postgres
+
+    return RawLedger(postgres.open_raw(url))
+
+
+async def backup(url: str, file: Path) -> None:
+    """Copy the SQLite ledger at ``url`` to a new file, as it is at one moment, while others go on writing.
+
+    Raises :class:`~tollhouse.errors.StoreURLInvalid` for another engine, which has backups of its own, and as
+    :func:`open_store` does.
+    """
+    if engine_of(url) != "sqlite":
+        raise StoreURLInvalid(
+            "Only a SQLite ledger is copied to a file.", remedy="Back PostgreSQL up with pg_dump or by its archive."
+        )
+    from tollhouse.stores import sqlite
+
+    await sqlite.backup(url, file)
 
 
 def _need_postgres_driver() -> None:

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from tollhouse.errors import StoreLocked, StoreReadOnly, StoreUnavailable, StoreURLInvalid
 from tollhouse.stores.common.migrations import SchemaReport
@@ -16,10 +17,11 @@ from tollhouse.stores.sqlite.clock import NeverBack, wall_us
 from tollhouse.stores.sqlite.connections import Connections, connect, open_connections, patiently, pragma
 from tollhouse.stores.sqlite.errors import store_error
 from tollhouse.stores.sqlite.filelock import FileLock
+from tollhouse.stores.sqlite.raw import SqliteEngine
 from tollhouse.stores.sqlite.store import SqliteStore
 from tollhouse.stores.sqlite.target import Target, parse, require_durable
 
-__all__ = ["SqliteStore", "check", "open_store", "upgrade"]
+__all__ = ["SqliteStore", "backup", "check", "open_raw", "open_store", "upgrade"]
 
 
 async def open_store(
@@ -46,6 +48,30 @@ async def upgrade(url: str) -> list[str]:
 async def check(url: str) -> SchemaReport:
     """How the file's schema stands to this release, without creating or changing it; see ``tollhouse.stores``."""
     return await asyncio.to_thread(_check, _with_file(url))
+
+
+async def open_raw(url: str) -> SqliteEngine:
+    """A connection to an existing file, for operations on the whole of it; see ``tollhouse.stores``."""
+    target = _with_file(url)
+    assert target.path is not None
+    if not target.path.exists():
+        raise StoreUnavailable(f"There is no ledger at {target.path}.", remedy="Correct the URL.")
+    with _our_errors(target):
+        lock = _lock_file(target)
+    try:
+        return await SqliteEngine.open(target, lock)
+    except BaseException:
+        lock.close()
+        raise
+
+
+async def backup(url: str, file: Path) -> None:
+    """Copy the ledger to a new file while others go on writing; see ``tollhouse.stores``."""
+    engine = await open_raw(url)
+    try:
+        await engine.backup(file)
+    finally:
+        await engine.close()
 
 
 _UPGRADE_TIMEOUT_S = 10.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import sqlite3
 
-from tollhouse.errors import StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
+from tollhouse.errors import StoreFenced, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
+from tollhouse.stores.common.raw import FENCED
 
 _DATA_ERRORS = (
     sqlite3.DataError,
@@ -46,6 +47,8 @@ def store_error(raw: sqlite3.Error | OSError, name: str) -> StoreUnavailable:
     if isinstance(raw, OSError):
         kind, what = _BY_ERRNO.get(raw.errno or 0, (StoreUnavailable, "cannot be reached"))
         remedy = None
+    elif is_fenced(raw):
+        kind, what, remedy = StoreFenced, "is fenced: it was moved, or is being moved", None
     else:
         code = getattr(raw, "sqlite_errorcode", 0) & 0xFF
         kind, what = _BY_SQLITE_CODE.get(code, (StoreUnavailable, "cannot be used"))
@@ -64,7 +67,12 @@ def is_busy(raw: sqlite3.Error) -> bool:
 
 def is_bad_value(raw: Exception) -> bool:
     """Whether a statement failed for the values bound to it, not for the state of the ledger."""
-    return isinstance(raw, _DATA_ERRORS) and not _is_misuse(raw)
+    return isinstance(raw, _DATA_ERRORS) and not _is_misuse(raw) and not is_fenced(raw)
+
+
+def is_fenced(raw: Exception) -> bool:
+    """Whether a trigger of the ledger's fence refused it."""
+    return isinstance(raw, sqlite3.IntegrityError) and str(raw) == FENCED
 
 
 def _is_misuse(raw: Exception) -> bool:

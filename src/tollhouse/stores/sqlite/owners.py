@@ -13,7 +13,8 @@ from tollhouse.ledger.store import Owner, Renewal
 from tollhouse.stores.sqlite.clock import NeverBack
 from tollhouse.stores.sqlite.statements import calls, meta, owners
 
-_CLOCK = "clock_us"
+CLOCK = "clock_us"
+"""Where `meta` keeps the greatest time that was ever decided by."""
 
 
 def register(connection: sqlite3.Connection, clock: NeverBack, owner: Owner, lease_us: int) -> Renewal:
@@ -54,13 +55,13 @@ def end_expired(connection: sqlite3.Connection, clock: NeverBack, tenant: str) -
 def time_of_decision(connection: sqlite3.Connection, clock: NeverBack) -> int:
     """The store's time, at or after every earlier decision's; remembered in the same transaction."""
     now_us = clock.now_us(at_least_us=last_decision_us(connection))
-    connection.execute(meta.PUT, (_CLOCK, str(now_us)))
+    connection.execute(meta.PUT, (CLOCK, str(now_us)))
     return now_us
 
 
 def last_decision_us(connection: sqlite3.Connection) -> int:
     """The greatest time that was ever decided by; 0 before the first."""
-    rows = connection.execute(meta.GET, (_CLOCK,)).fetchall()
+    rows = connection.execute(meta.GET, (CLOCK,)).fetchall()
     return int(rows[0][0]) if rows else 0
 
 

@@ -6,7 +6,7 @@ from tollhouse.ledger.record import SETTLED
 from tollhouse.ledger.rows import COLUMNS, EDITABLE, MUTABLE
 from tollhouse.stores.common.raw import FENCED, GUARDED, Table
 from tollhouse.stores.postgres.statements import blobs, calls, events
-from tollhouse.stores.postgres.statements.meta import PUT
+from tollhouse.stores.postgres.statements.meta import PUT, SERVER_US
 from tollhouse.stores.postgres.statements.numbered import Numbered
 
 FENCED_STATE = "TH001"
@@ -63,7 +63,7 @@ DROP_EVENTS = "DELETE FROM @events WHERE tenant = $1 AND stream = $2"
 CONDEMN = "INSERT INTO @condemned (tenant, digest) VALUES ($1, $2) ON CONFLICT DO NOTHING"
 
 WITH_BODIES = (
-    "SELECT key, body FROM @calls WHERE tenant = $1 AND key > $2 AND body LIKE '%\"blob\":\"%' ORDER BY key LIMIT $3"
+    'SELECT key, body FROM @calls WHERE tenant = $1 AND key > $2 AND body LIKE \'%"blob":"%\' ORDER BY key LIMIT $3'
 )
 
 PARDON = "DELETE FROM @condemned WHERE tenant = $1 AND digest = $2 RETURNING 1"
@@ -71,7 +71,8 @@ PARDON = "DELETE FROM @condemned WHERE tenant = $1 AND digest = $2 RETURNING 1"
 DROP_CONDEMNED_BLOB = "DELETE FROM @blobs WHERE tenant = $1 AND digest = $2"
 
 RAISE_CLOCK = (
-    "UPDATE @clock SET offset_us = offset_us + greatest($1::bigint - high_us, 0), high_us = greatest(high_us, $1::bigint)"
+    "UPDATE @clock SET high_us = greatest(high_us, $1::bigint),"
+    f" offset_us = greatest(offset_us, $1::bigint - {SERVER_US})"
 )
 
 
@@ -100,7 +101,9 @@ def fill(table: Table) -> str:
     """Insert rows given as one array for each column, unless their key is taken."""
     source = Numbered().table("x", {name: KINDS[table.name][name] for name in table.columns})
     values = ", ".join(f"x.{name}::@call_state" if name == "state" else f"x.{name}" for name in table.columns)
-    return f"INSERT INTO @{table.name} ({', '.join(table.columns)}) SELECT {values} FROM {source} ON CONFLICT DO NOTHING"
+    return (
+        f"INSERT INTO @{table.name} ({', '.join(table.columns)}) SELECT {values} FROM {source} ON CONFLICT DO NOTHING"
+    )
 
 
 def fence() -> list[str]:

@@ -1,0 +1,90 @@
+"""Statements on whole ledgers: fencing, copying, purging. See ``stores.common.raw``, which names their parameters."""
+
+from __future__ import annotations
+
+from tollhouse.ledger.record import SETTLED
+from tollhouse.ledger.rows import COLUMNS, EDITABLE, MUTABLE
+from tollhouse.stores.common.raw import FENCED, GUARDED, Table
+
+_SETTLED = ", ".join(f"'{state}'" for state in sorted(SETTLED))
+_OPERATIONS = ("INSERT", "UPDATE", "DELETE")
+
+MARKS = "SELECT name, value FROM meta"
+
+PUT_MARK = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+
+DROP_MARK = "DELETE FROM meta WHERE name = ?"
+
+# BEGIN IMMEDIATE has locked everything.
+LOCK: tuple[str, ...] = ()
+LOCK_BLOBS = "SELECT 1"
+
+END_OWNERS = "UPDATE owners SET ended_at_us = ? WHERE ended_at_us IS NULL"
+
+RAISE_FENCES = "UPDATE calls SET fence = fence + 1 WHERE open_owners IS NOT NULL"
+
+PURGEABLE = (
+    f"SELECT {', '.join(COLUMNS)} FROM calls WHERE tenant = ? AND (created_at_us, key) > (?, ?)"
+    f" AND created_at_us < ? AND updated_at_us < ? AND state IN ({_SETTLED}) AND contradicted = 0"
+    " AND open_owners IS NULL AND head_seq > 0 ORDER BY created_at_us, key LIMIT ?"
+)
+
+PURGE = (
+    f"UPDATE calls SET {', '.join(f'{name} = ?' for name in EDITABLE + MUTABLE)}"
+    " WHERE tenant = ? AND key = ? AND version = ?"
+)
+
+DROP_EVENTS = "DELETE FROM events WHERE tenant = ? AND stream = ?"
+
+CONDEMN = "INSERT INTO condemned (tenant, digest) VALUES (?, ?) ON CONFLICT DO NOTHING"
+
+WITH_BODIES = (
+    'SELECT key, body FROM calls WHERE tenant = ? AND key > ? AND instr(body, \'"blob":"\') > 0 ORDER BY key LIMIT ?'
+)
+
+PARDON = "DELETE FROM condemned WHERE tenant = ? AND digest = ?"
+
+DROP_CONDEMNED_BLOB = "DELETE FROM blobs WHERE tenant = ? AND digest = ?"
+
+
+def page(table: Table) -> str:
+    """Rows after a key, in order, so many."""
+    keys = ", ".join(table.keys)
+    marks = ", ".join("?" * len(table.keys))
+    return f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE ({keys}) > ({marks}) ORDER BY {keys} LIMIT ?"
+
+
+def last(table: Table) -> str:
+    """The greatest key."""
+    order = ", ".join(f"{name} DESC" for name in table.keys)
+    return f"SELECT {', '.join(table.keys)} FROM {table.name} ORDER BY {order} LIMIT 1"
+
+
+def count(table: Table) -> str:
+    """How many rows."""
+    return f"SELECT count(*) FROM {table.name}"
+
+
+def fill(table: Table) -> str:
+    """Insert a row unless its key is taken."""
+    marks = ", ".join("?" * len(table.columns))
+    return f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
+
+
+def fence() -> list[str]:
+    """Triggers that refuse every write."""
+    return [
+        f"CREATE TRIGGER {_trigger(table, operation)} BEFORE {operation} ON {table.name}"
+        f" BEGIN SELECT RAISE(ABORT, '{FENCED}'); END"
+        for table in GUARDED
+        for operation in _OPERATIONS
+    ]
+
+
+def lift() -> list[str]:
+    """Drop them, if they are there."""
+    return [f"DROP TRIGGER IF EXISTS {_trigger(table, operation)}" for table in GUARDED for operation in _OPERATIONS]
+
+
+def _trigger(table: Table, operation: str) -> str:
+    return f"fence_{table.name}_{operation.lower()}"

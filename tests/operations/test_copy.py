@@ -1,0 +1,233 @@
+"""A ledger moves to another store: fenced, whole, compared, and resumed after a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.operations.scenes import SENT, TOOLS, fill, keep_calling, pay
+from tollhouse import Tollhouse, external, tool
+from tollhouse.errors import CopyDiffers, CopyRefused, InDoubt, StoreFenced, TollhouseError
+from tollhouse.operations import copying
+from tollhouse.operations.copying import abandon_copy, copy_ledger
+from tollhouse.stores import marks_of
+
+POSTGRES = pytest.mark.postgres
+
+
+@pytest.fixture(
+    params=[
+        "sqlite-sqlite",
+        pytest.param("sqlite-postgres", marks=POSTGRES),
+        pytest.param("postgres-sqlite", marks=POSTGRES),
+    ]
+)
+def urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """An empty source and an empty target."""
+    made = [
+        f"sqlite:///{tmp_path / f'{place}.db'}" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+        for place, kind in zip(("source", "target"), request.param.split("-"), strict=True)
+    ]
+    return made[0], made[1]
+
+
+def opened(url: str, **settings: object) -> contextlib.AbstractAsyncContextManager[Tollhouse]:
+    """A house without background work."""
+    return Tollhouse.open(url, tools=TOOLS, **{"background": False, "grace_s": 0.0, "store_wait_s": 2.0, **settings})
+
+
+async def test_everything_travels_and_is_compared(urls: tuple[str, str]) -> None:
+    """Calls, histories, bodies and doubts are the same; the target goes on where the source ended."""
+    source, target = urls
+    async with opened(source) as house:
+        await fill(house)
+        before = {call.key: await house.get(call.key) for call in await house.list()}
+    copied = await copy_ledger(source, target)
+    assert copied.rows["calls"] == len(before) == 7
+    sent = list(SENT)
+    async with opened(target) as house:
+        assert {key: await house.get(key) for key in before} == before
+        assert (await house.call(pay, {"to": "large"}, key="pay:large")).value == "x" * 70_000
+        with pytest.raises(InDoubt):
+            await house.call(pay, {"to": "lost"}, key="pay:lost")
+        assert sent == SENT
+        await house.call(pay, {"to": "bob"}, key="pay:bob")
+    assert [*sent, "bob"] == SENT
+
+
+async def test_nothing_is_written_to_the_source_after_the_fence(urls: tuple[str, str]) -> None:
+    """Callers under way are cut off with a code of their own, new houses cannot be opened, no row is added."""
+    source, target = urls
+    async with opened(source) as house:
+        callers = [asyncio.create_task(keep_calling(house, number)) for number in range(4)]
+        await house.call(pay, {"to": "ada"}, key="pay:ada")
+        copied = await copy_ledger(source, target)
+        raised = [error for caller in callers for error in await caller]
+        assert {error.code for error in raised} <= {"store_fenced", "call_in_doubt", "call_in_flight"}
+        with pytest.raises(StoreFenced) as fenced:
+            await house.call(pay, {"to": "bob"}, key="pay:bob")
+        assert fenced.value.sent == "no"
+        counted = sum((await house.count()).values())
+    assert "bob" not in SENT[-4:]
+    assert counted == copied.rows["calls"]
+    with pytest.raises(StoreFenced):
+        async with opened(source):
+            pass
+
+
+async def test_lease_is_not_renewed_behind_the_fence(urls: tuple[str, str]) -> None:
+    """A process that goes on at the source loses its right to send with its lease."""
+    source, target = urls
+    async with opened(source) as house:
+        await copy_ledger(source, target)
+        leases = house.store.lease_connection()
+        with pytest.raises(StoreFenced):
+            await asyncio.to_thread(leases.renew, "default", house._core.owner_id, 30.0)
+        await asyncio.to_thread(leases.close)
+
+
+async def test_attempt_under_way_becomes_a_lost_owners_in_the_target(urls: tuple[str, str]) -> None:
+    """At the source the last check before bytes leave fails; in the target the call is in doubt."""
+    source, target = urls
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @tool(external())
+    async def slow() -> str:
+        """Takes as long as it is let."""
+        began.set()
+        await go_on.wait()
+        return "done"
+
+    async with Tollhouse.open(source, tools=[slow], background=False, grace_s=0.0) as house:
+        caller = asyncio.create_task(house.call(slow, {}, key="slow"))
+        await began.wait()
+        before = await house.store.fence("default", "slow")
+        await copy_ledger(source, target)
+        after = await house.store.fence("default", "slow")
+        assert before is not None
+        assert after is not None
+        assert after.fence > before.fence
+        async with Tollhouse.open(target, tools=[slow], background=False) as there:
+            await there.services.round()
+            with pytest.raises(InDoubt):
+                await there.call(slow, {}, key="slow")
+            (attempt,) = (await there.get("slow")).attempts
+            assert (attempt.lost, attempt.outcome) == ("lease", "unknown")
+        caller.cancel()
+        go_on.set()
+        with contextlib.suppress(asyncio.CancelledError, TollhouseError):
+            await caller
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from tollhouse.operations import copying
+copying.PAGE = 2
+arrived = 0
+def progress(table, rows):
+    global arrived
+    arrived += rows
+    if arrived >= int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(copying.copy_ledger(sys.argv[1], sys.argv[2], progress))
+"""
+
+
+async def test_copy_that_is_killed_goes_on_where_it_was(urls: tuple[str, str]) -> None:
+    """Killed again and again, it arrives whole; meanwhile neither ledger can be written."""
+    source, target = urls
+    async with opened(source) as house:
+        await fill(house)
+        number = len(await house.list())
+    for rows in (1, 4, 9):
+        command = [sys.executable, "-c", KILLED, source, target, str(rows)]
+        assert (await asyncio.to_thread(subprocess.run, command, check=False)).returncode == -signal.SIGKILL
+        for url in (source, target):
+            with pytest.raises(StoreFenced):
+                async with opened(url):
+                    pass
+    copied = await copy_ledger(source, target)
+    assert (copied.resumed, copied.rows["calls"]) == (True, number)
+    assert await copy_ledger(source, target) == copied
+    async with opened(target) as house:
+        assert len(await house.list()) == number
+
+
+async def test_row_that_arrives_changed_is_found(urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target stays closed; the way back is open, and only while the target never was."""
+    source, target = urls
+    async with opened(source) as house:
+        await fill(house)
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "_verify", _meddle(target))
+        with pytest.raises(CopyDiffers):
+            await copy_ledger(source, target)
+    with pytest.raises(CopyDiffers):
+        await copy_ledger(source, target)
+    with pytest.raises(StoreFenced):
+        async with opened(target):
+            pass
+    await abandon_copy(source, target, by="ada")
+    async with opened(source) as house:
+        await house.call(pay, {"to": "bob"}, key="pay:bob")
+    with pytest.raises(CopyRefused):
+        await copy_ledger(source, target)
+
+
+def _meddle(target: str) -> Any:
+    """A verification that changes a row of the target before it looks."""
+    verify = copying._verify
+
+    async def meddled(*ledgers: Any) -> Any:
+        statement = "UPDATE {} SET tool = 'other' WHERE key = 'pay:ada'"
+        if target.startswith("sqlite"):
+            with contextlib.closing(sqlite3.connect(target.removeprefix("sqlite:///"))) as connection:
+                for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'fence_calls%'"):
+                    connection.execute(f"DROP TRIGGER {name}")
+                connection.execute(statement.format("calls"))
+                connection.commit()
+        else:
+            behind = await asyncpg.connect(target)
+            await behind.execute("ALTER TABLE calls DISABLE TRIGGER fence")
+            await behind.execute(statement.format("calls"))
+            await behind.execute("ALTER TABLE calls ENABLE TRIGGER fence")
+            await behind.close()
+        return await verify(*ledgers)
+
+    return meddled
+
+
+async def test_finished_copy_is_not_abandoned(urls: tuple[str, str]) -> None:
+    """The target may have sent since: opening the source again would make two ledgers that both send."""
+    source, target = urls
+    async with opened(source) as house:
+        await fill(house)
+    await copy_ledger(source, target)
+    with pytest.raises(CopyRefused):
+        await abandon_copy(source, target, by="ada")
+    with pytest.raises(StoreFenced):
+        async with opened(source):
+            pass
+
+
+async def test_copy_into_what_is_not_empty_is_refused(urls: tuple[str, str], tmp_path: Path) -> None:
+    """Two ledgers are never mixed, and one source has one target."""
+    source, target = urls
+    for url in (source, target):
+        async with opened(url) as house:
+            await fill(house)
+    with pytest.raises(CopyRefused, match="not empty"):
+        await copy_ledger(source, target)
+    assert "fence" not in await marks_of(source)
+    await copy_ledger(source, f"sqlite:///{tmp_path / 'third.db'}")
+    with pytest.raises(CopyRefused, match="another copy"):
+        await copy_ledger(source, f"sqlite:///{tmp_path / 'fourth.db'}")
