@@ -15,6 +15,7 @@ from tollhouse.contract.context import CallContext
 from tollhouse.contract.effects import external
 from tollhouse.contract.tool import Tool, tool
 from tollhouse.doubt.hooks import bound, bound_arguments
+from tollhouse.doubt.people import named_decision
 from tollhouse.errors import NotAllowed, UnknownCall, UnknownTool
 from tollhouse.gate.core import Core
 from tollhouse.gate.gate import Gate
@@ -25,7 +26,7 @@ from tollhouse.ledger.decisions import may_compensate
 from tollhouse.ledger.keys import check_key
 from tollhouse.ledger.lifecycle import Forbidden
 from tollhouse.ledger.record import CallRecord, State
-from tollhouse.ledger.transact import mark_compensated
+from tollhouse.ledger.transact import mark_compensated, undoes
 
 SUFFIX = ":compensate"
 KEY_LENGTH_MOST = 200
@@ -45,27 +46,37 @@ class Compensator:
         self._core, self._gate = core, gate
 
     async def compensate(self, key: str, *, by: str, reason: str) -> Outcome[Any]:
-        """Undo a call that took effect. Raises :class:`NotAllowed` while a doubt about it is open, and whatever the
-        compensating call itself raises."""
+        """Undo a call that took effect. Raises :class:`NotAllowed` while a doubt about it is open,
+        :class:`NotEntitled` without a name, :class:`InvalidSetting` without a reason, and whatever the compensating
+        call itself raises."""
+        named_decision("compensate", by, reason, None)
         record = await self._core.store.get(self._core.tenant, check_key(key))
         if record is None:
             raise UnknownCall(f"No call is recorded under {key}.", key=key)
         undo = self._tool_for(record)
         if record.state is not State.COMPENSATED:
-            self._check(record)
+            await self._check(record)
         original = await view(record, self._core.store, self._adapter(record), with_history=False)
         options = Options(by=by, compensates=key, reason=reason)
         arguments = {"original_key": key} if _is_wrapped(undo) else bound_arguments(undo, original)
         outcome = await self._gate.call(undo, arguments, compensation_key(key), options)
         await mark_compensated(self._core.store, self._core.tenant, key, outcome.key, self._core.clock.now_us())
-        self._core.tell("call_compensated", key=key, by=by, reason=reason, compensation=outcome.key)
+        if not outcome.replayed:
+            self._core.tell("call_compensated", key=key, by=by, reason=reason, compensation=outcome.key)
         return outcome
 
-    def _check(self, record: CallRecord) -> None:
+    async def _check(self, record: CallRecord) -> None:
         try:
             may_compensate(record, self._core.clock.now_us())
         except Forbidden as forbidden:
             raise NotAllowed(f"{record.key} cannot be compensated: {forbidden.cause}", key=record.key) from None
+        done = await self._core.store.get(record.tenant, compensation_key(record.key))
+        if done is not None and done.state is State.SUCCEEDED and not undoes(done, record):
+            raise NotAllowed(
+                f"{done.key} undid an earlier round of {record.key}, and a call is undone only once.",
+                key=record.key,
+                remedy="Undo this round at the receiver by hand, or by a call of its own under another key.",
+            )
 
     def _tool_for(self, record: CallRecord) -> Tool[Any]:
         done = self._core.tools.get(record.tool)

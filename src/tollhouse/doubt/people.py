@@ -69,7 +69,7 @@ class People:
                 "A resolution says happened(value) or did_not_happen(evidence).",
                 remedy="Use tollhouse.happened or tollhouse.did_not_happen.",
             )
-        decision = _decision("resolve", by, reason, version)
+        decision = named_decision("resolve", by, reason, version)
         record = await self._shown(key, decision)
         tool = self._core.tools.get(record.tool)
         kept = keep(answer.value, tool.schema.result if tool else _ANY) if answer.finding == "happened" else None
@@ -99,21 +99,21 @@ class People:
         self, key: str, *, by: str, reason: str | None = None, version: int | None = None, digest: str | None = None
     ) -> CallRecord:
         """One person's yes, never the requester's."""
-        decision = _decision("approve", by, reason, version, reason_needed=False)
+        decision = named_decision("approve", by, reason, version, reason_needed=False)
         return await self._now(
             key, decision, lambda r, now: decisions.approve(r, by, now, digest=digest, reason=reason)
         )
 
     async def deny(self, key: str, *, by: str, reason: str, version: int | None = None) -> CallRecord:
         """One person's no."""
-        decision = _decision("deny", by, reason, version)
+        decision = named_decision("deny", by, reason, version)
         return await self._now(key, decision, lambda r, now: decisions.deny(r, by, reason, now))
 
     async def edit(
         self, key: str, arguments: Mapping[str, Any], *, by: str, reason: str | None = None, version: int | None = None
     ) -> CallRecord:
         """Replace the arguments of a held call; they must fit the tool's schema where the tool is here."""
-        decision = _decision("edit", by, reason, version, reason_needed=False)
+        decision = named_decision("edit", by, reason, version, reason_needed=False)
         record = await self._shown(key, decision)
         encoded = encode_arguments(arguments)
         tool = self._core.tools.get(record.tool)
@@ -133,14 +133,14 @@ class People:
 
     async def retry(self, key: str, *, by: str, reason: str, version: int | None = None) -> CallRecord:
         """A new round of a failed or refused call, with approvals asked anew."""
-        decision = _decision("retry", by, reason, version)
+        decision = named_decision("retry", by, reason, version)
         return await self._now(
             key, decision, lambda r, now: decisions.retry(r, by, reason, self._approval_of_round(r, now), now)
         )
 
     async def cancel(self, key: str, *, by: str, reason: str | None = None) -> CallRecord:
         """Refuse what has not left; forbid resends of what has. Right at any version, so decided anew on change."""
-        decision = _decision("cancel", by, reason, None, reason_needed=False)
+        decision = named_decision("cancel", by, reason, None, reason_needed=False)
         record = await self._shown(key, decision)
         if record.state in (State.DEPARTED, State.ACCEPTED, State.IN_DOUBT) and record.cancel_asked:
             return record
@@ -164,7 +164,7 @@ class People:
         self, key: str, *, by: str, reason: str, evidence: Any = None, version: int | None = None
     ) -> CallRecord:
         """Reverse a settlement, on what is recorded against it."""
-        decision = _decision("overturn", by, reason, version)
+        decision = named_decision("overturn", by, reason, version)
         settlement_id = self._core.ids.new(Prefix.DECISION)
         return await self._now(
             key,
@@ -174,7 +174,7 @@ class People:
 
     async def uphold(self, key: str, *, by: str, reason: str, version: int | None = None) -> CallRecord:
         """Confirm a settlement, in view of what contradicts it."""
-        decision = _decision("uphold", by, reason, version)
+        decision = named_decision("uphold", by, reason, version)
         settlement_id = self._core.ids.new(Prefix.DECISION)
         return await self._now(key, decision, lambda r, now: decisions.uphold(r, by, reason, settlement_id, now))
 
@@ -264,7 +264,7 @@ class People:
         return approval_for(reason, asked.quorum, asked.expires_s, asked.approvers, record.digest, then.version, now_us)
 
 
-def _decision(verb: str, by: Any, reason: Any, version: int | None, *, reason_needed: bool = True) -> Decision:
+def named_decision(verb: str, by: Any, reason: Any, version: int | None, *, reason_needed: bool = True) -> Decision:
     """A decision has a name under it, and mostly a reason."""
     if not isinstance(by, str) or not by.strip() or len(by) > NAME_LENGTH_MOST:
         raise NotEntitled(f"{verb} needs the name of who decides.", remedy="Pass by='name'.")
