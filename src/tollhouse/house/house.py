@@ -207,6 +207,7 @@ class Tollhouse:
         After ``timeout_s`` raises what its state means (:class:`Held`, :class:`InDoubt`, :class:`CallInFlight`, ...):
         that is no denial, and the call goes on.
         """
+        self._check_open()
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
         pause_s = 0.02
@@ -304,6 +305,10 @@ class Tollhouse:
     def store(self) -> Store:
         """The opened store, for operations and measurements."""
         return self._core.store
+
+    def renew_lease(self) -> None:
+        """Renew the lease now, beside its schedule. Blocks for one round trip to the store."""
+        self._core.keeper.renew_now()
 
     def _check_open(self) -> None:
         if self._core.closed:

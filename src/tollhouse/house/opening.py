@@ -14,7 +14,7 @@ from tollhouse.gate.core import Core, Toolbox
 from tollhouse.gate.threads import ThreadPool
 from tollhouse.gate.view import RecordedCall
 from tollhouse.house.house import Tollhouse
-from tollhouse.ledger.clock import StoreClock
+from tollhouse.ledger.clock import StoreClock, boot_us
 from tollhouse.ledger.ids import Prefix, SystemIds
 from tollhouse.ledger.lease import LeaseKeeper, check_lease
 from tollhouse.ledger.store import Store
@@ -48,8 +48,13 @@ async def open_house(url: str, settings: HouseSettings) -> Tollhouse:
     )
 
 
-async def open_house_over(opened: Callable[[], Awaitable[Store]], settings: HouseSettings) -> Tollhouse:
-    """Open the store by ``opened``, take the lease, start the services. The house closes the store in the end."""
+async def open_house_over(
+    opened: Callable[[], Awaitable[Store]], settings: HouseSettings, local_us: Callable[[], int] = boot_us
+) -> Tollhouse:
+    """Open the store by ``opened``, take the lease, start the services. The house closes the store in the end.
+
+    ``local_us``: this process's own clock, for tests that let time pass.
+    """
     check_lease(settings.lease_s, settings.renew_every_s)
     holder: dict[str, Tollhouse] = {}
 
@@ -59,7 +64,7 @@ async def open_house_over(opened: Callable[[], Awaitable[Store]], settings: Hous
     toolbox = Toolbox(_with_compensations(settings.tools, load))
     store = await opened()
     try:
-        core = await _core(store, toolbox, settings)
+        core = await _core(store, toolbox, settings, local_us)
     except BaseException:
         await store.close()
         raise
@@ -69,8 +74,8 @@ async def open_house_over(opened: Callable[[], Awaitable[Store]], settings: Hous
     return house
 
 
-async def _core(store: Store, toolbox: Toolbox, settings: HouseSettings) -> Core:
-    clock, ids = StoreClock(), SystemIds()
+async def _core(store: Store, toolbox: Toolbox, settings: HouseSettings, local_us: Callable[[], int]) -> Core:
+    clock, ids = StoreClock(local_us), SystemIds()
     told: dict[str, Core] = {}
 
     def new_incarnation(old: str, new: str) -> None:
