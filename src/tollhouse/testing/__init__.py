@@ -1,4 +1,4 @@
-"""Public test tools: contract tests for your tools, a faulty receiver, proxies, crash points, a store conformance suite.
+"""Public test tools: contract tests for your tools, a faulty receiver, proxies, crash points, a conformance suite.
 
 Names are loaded when they are first used, since pytest imports this package in every project that has Tollhouse.
 """
