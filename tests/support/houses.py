@@ -92,6 +92,12 @@ async def settled_down(house: Tollhouse, key: str) -> RecordedCall:
     return await until(house, key, lambda call: not any(attempt.running for attempt in call.attempts))
 
 
+async def quiet(house: Tollhouse) -> None:
+    """Return once the house has nothing left to do in the background."""
+    while house._core.tasks:  # noqa: ASYNC110 - what is done tells nobody
+        await asyncio.sleep(0.002)
+
+
 async def until(house: Tollhouse, key: str, holds: Callable[[RecordedCall], bool]) -> RecordedCall:
     """The call once this holds of it."""
     while not holds(call := await house.get(key)):  # noqa: ASYNC110 - what moves it may be another process
@@ -115,7 +121,7 @@ class Interfering:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._failures: list[tuple[Literal["before", "after"], StoreUnavailable]] = []
+        self._failures: list[tuple[Literal["before", "after"], StoreUnavailable] | None] = []
         self.lose_fences = False
         self.lose_renewals = False
         self.fences = 0
@@ -134,6 +140,11 @@ class Interfering:
         """Let the next writes raise: *before* nothing was applied, *after* all was and only the answer is lost."""
         self._failures += [(when, error or StoreUnavailable("The store is away."))] * times
 
+    def fail_nth(self, n: int, when: Literal["before", "after"]) -> None:
+        """Let ``n`` writes pass and the one after them raise."""
+        self._failures = [None] * n
+        self.fail_next(when)
+
     def recover(self) -> None:
         """Fail no more."""
         self._failures.clear()
@@ -147,7 +158,7 @@ class Interfering:
         self._go_on.set()
 
     async def write(self, *writes: Write) -> tuple[Written, ...]:
-        when, error = self._failures.pop(0) if self._failures else (None, None)
+        when, error = (self._failures.pop(0) if self._failures else None) or (None, None)
         hold, self._hold_next = self._hold_next, False
         if when == "before" and error is not None:
             raise type(error)(error.cause)

@@ -139,7 +139,7 @@ class Gate:
             try:
                 (written,) = await begin(core, request.key, start.id, partial(core.store.write, write))
             except StoreUnavailable as away:
-                raise _nothing_sent(away, request.key) from away
+                raise self._nothing_sent(away, request.key) from away
             if written.applied:
                 return await self._send(write.record, start.id, plan, request)
             if written.refusal is Refusal.REPEAT and written.record is not None:
@@ -173,7 +173,7 @@ class Gate:
         try:
             (written,) = await self._core.store.write(write)
         except StoreUnavailable as away:
-            raise _nothing_sent(away, request.key) from away
+            raise self._nothing_sent(away, request.key) from away
         if written.refusal is Refusal.REPEAT and written.record is not None and change.record.approval is not None:
             twin = written.record
             if change.record.repeat_slot is not None and _is_sibling(change.record, twin):
@@ -191,6 +191,11 @@ class Gate:
             return await self._recorded(request, written.record)
         self._core.tell_of(None, write.record)
         raise error_of(write.record)
+
+    def _nothing_sent(self, away: StoreUnavailable, key: str) -> StoreUnavailable:
+        """This request sent nothing; where this process is still at the key, an earlier one may have."""
+        at_it = any(context.key == key for context in self._core.running.values())
+        return type(away)(away.cause, remedy=away.remedy, key=key, sent="maybe" if at_it else "no")
 
     # -- a key that is taken -----------------------------------------------------------------------------
 
@@ -276,7 +281,7 @@ class Gate:
             except Stale as stale:
                 return await self._recorded(request, stale.record or await self._reread(record))
             except StoreUnavailable as away:
-                raise _nothing_sent(away, record.key) from away
+                raise self._nothing_sent(away, record.key) from away
             except OwnerGone:
                 await asyncio.sleep(POLL_FIRST_S)
         else:
@@ -443,7 +448,3 @@ def _has_expired(record: CallRecord, now_us: int) -> bool:
 
 def _no_lease(key: str) -> StoreUnavailable:
     return StoreUnavailable("This process lost its lease and could not begin a new one.", key=key)
-
-
-def _nothing_sent(away: StoreUnavailable, key: str) -> StoreUnavailable:
-    return type(away)(away.cause, remedy=away.remedy, key=key, sent="no")

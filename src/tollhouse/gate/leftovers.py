@@ -81,7 +81,7 @@ async def _end_unstarted(core: Core, record: CallRecord, attempt_id: str, *, can
         change = end_wait(current, attempt_id, "cancel", now_us, cancel=True)
         return change.then(lambda doubt: end_attempt(doubt, attempt_id, _NEVER_STARTED, now_us))
 
-    before, after = await transact(core.store, record, step, f"{attempt_id}:leftover")
+    before, after = await transact(core.store, record, step, f"{attempt_id}:put-back")
     core.never_started.pop(attempt_id, None)
     core.tell_of(before, after)
 
@@ -93,12 +93,13 @@ async def end_leftover(core: Core, record: CallRecord) -> CallRecord | None:
         if not attempt.running or attempt.owner != core.owner_id or core.is_at(attempt.id):
             continue
         now_us = core.clock.now_us()
+        # Each decision has a write id of its own: an earlier one is never taken for a repeat of this.
         if attempt.id in core.never_started:
-            change = end_attempt(record, attempt.id, _NEVER_STARTED, now_us)
+            change, why = end_attempt(record, attempt.id, _NEVER_STARTED, now_us), "leftover"
         else:
-            change = owner_lost(record, attempt.owner, now_us, Lost.DEAD, now_us)
+            change, why = owner_lost(record, attempt.owner, now_us, Lost.DEAD, now_us), "lost"
         try:
-            after = await commit(core.store, change, f"{attempt.id}:leftover")
+            after = await commit(core.store, change, f"{attempt.id}:{why}")
         except Stale as stale:
             return stale.record
         core.never_started.pop(attempt.id, None)
