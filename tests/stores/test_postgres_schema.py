@@ -10,7 +10,7 @@ import pytest
 
 from tests.stores.postgres_ledger import TENANT, departure, effect, looking, opened
 from tollhouse.errors import StoreSchema
-from tollhouse.ledger.record import State
+from tollhouse.ledger.record import SETTLED, State
 from tollhouse.ledger.rows import COLUMNS
 from tollhouse.ledger.store import Written
 from tollhouse.stores import check, open_store, upgrade
@@ -27,7 +27,7 @@ EVERYTHING = """
         concat_ws(' ', data_type, udt_name, collation_name, is_nullable, column_default) AS meaning
     FROM information_schema.columns WHERE table_schema = $1
     UNION ALL SELECT 'index', indexname, replace(indexdef, $1 || '.', '') FROM pg_indexes WHERE schemaname = $1
-    UNION ALL SELECT 'constraint', conname, pg_get_constraintdef(c.oid) FROM pg_constraint c
+    UNION ALL SELECT 'constraint', conname, replace(pg_get_constraintdef(c.oid), $1 || '.', '') FROM pg_constraint c
         JOIN pg_namespace n ON n.oid = connamespace WHERE nspname = $1
     UNION ALL SELECT 'trigger', tgname, replace(pg_get_triggerdef(t.oid), $1 || '.', '') FROM pg_trigger t
         JOIN pg_class k ON k.oid = tgrelid JOIN pg_namespace n ON n.oid = relnamespace
@@ -56,6 +56,8 @@ async def test_the_type_of_a_state_has_exactly_the_states_of_the_lifecycle(postg
     async with opened(postgres_url), looking(postgres_url) as connection:
         labels = await connection.fetchval("SELECT enum_range(NULL::call_state)::text[]")
         assert sorted(labels) == sorted(State)
+        # The constraint on the repeat slot says "settled" by this order.
+        assert set(labels[-len(SETTLED) :]) == SETTLED
         columns = await connection.fetch(
             "SELECT column_name FROM information_schema.columns WHERE table_name = 'calls'"
         )
