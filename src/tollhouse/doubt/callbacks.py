@@ -11,10 +11,12 @@ from tollhouse.contract.answers import Answer
 from tollhouse.errors import InvalidSetting, NotAllowed, NotEntitled, UnknownCall
 from tollhouse.gate.core import Core
 from tollhouse.gate.results import keep
+from tollhouse.ledger.change import Change
 from tollhouse.ledger.decisions import Finding, settle
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.lifecycle import Forbidden
-from tollhouse.ledger.record import CallRecord
+from tollhouse.ledger.record import Attempt, AttemptOutcome, CallRecord
+from tollhouse.ledger.steps import earlier_job_happened
 from tollhouse.ledger.transact import transact
 
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
@@ -27,8 +29,7 @@ async def report(core: Core, key: str, answer: Answer, reference: str) -> CallRe
     record = await core.store.get(core.tenant, key)
     if record is None:
         raise UnknownCall(f"No call is recorded under {key}.", key=key)
-    known = [a.reference for a in record.attempts if a.reference is not None]
-    if not any(hmac.compare_digest(one.encode(), reference.encode()) for one in known):
+    if not _under(record, reference):
         raise NotEntitled(f"{key} was not accepted under that reference.", key=key)
     tool = core.tools.get(record.tool)
     kept = keep(answer.value, tool.schema.result if tool else _ANY) if answer.finding == "happened" else None
@@ -43,15 +44,49 @@ async def report(core: Core, key: str, answer: Answer, reference: str) -> CallRe
         result=kept.stored if kept else None,
         job_status=answer.job_status,
     )
+
+    def step(current: CallRecord) -> Change:
+        return _heard(current, finding, reference, core.clock.now_us())
+
     try:
-        before, after = await transact(
-            core.store,
-            record,
-            lambda current: settle(current, finding, core.clock.now_us()),
-            finding.id,
-            blobs=kept.blobs if kept else (),
-        )
+        before, after = await transact(core.store, record, step, finding.id, blobs=kept.blobs if kept else ())
+    except _SaidBefore as said:
+        return said.record
     except Forbidden as forbidden:
         raise NotAllowed(f"The callback does not fit {key}: {forbidden.cause}", key=key) from None
     core.tell_of(before, after)
     return after
+
+
+class _SaidBefore(Exception):
+    """The callback says of an earlier round what is settled there: callbacks are delivered more than once."""
+
+    def __init__(self, record: CallRecord) -> None:
+        super().__init__("nothing new")
+        self.record = record
+
+
+def _heard(record: CallRecord, finding: Finding, reference: str, now_us: int) -> Change:
+    """What a callback makes of the call. It speaks of the work under its reference, and of no other work."""
+    spoken_of = _under(record, reference)
+    if any(attempt.round == record.round for attempt in spoken_of):
+        if finding.finding == "did_not_happen" and _other_work(record, spoken_of):
+            raise Forbidden("reference", "Another attempt of it may have begun work of its own.")
+        return settle(record, finding, now_us)
+    attempt = spoken_of[-1]
+    if finding.finding == "did_not_happen" or attempt.outcome is AttemptOutcome.HAPPENED:
+        raise _SaidBefore(record)
+    return earlier_job_happened(record, attempt.id, finding.result, now_us)
+
+
+def _under(record: CallRecord, reference: str) -> list[Attempt]:
+    """The attempts that were accepted under that reference."""
+    given = reference.encode()
+    return [a for a in record.attempts if a.reference is not None and hmac.compare_digest(a.reference.encode(), given)]
+
+
+def _other_work(record: CallRecord, spoken_of: list[Attempt]) -> bool:
+    """Whether another attempt of the round may have had work begun, which a receiver that dedups by key rules out."""
+    if record.terms.dedup.kind == "by_key":
+        return False
+    return any(attempt.unsettled for attempt in record.round_attempts if attempt not in spoken_of)

@@ -319,6 +319,17 @@ def job_deadline(record: CallRecord, now_us: int) -> Change:
     return advance(record, now_us, "deadline_passed", {}, state=state, attempts=attempts, due_at_us=now_us)
 
 
+def earlier_job_happened(record: CallRecord, attempt_id: str, result: Stored | None, now_us: int) -> Change:
+    """Long work of an earlier round took effect after all: its attempt says so, which contradicts what came after."""
+    attempt = record.attempt(attempt_id)
+    if attempt is None or attempt.outcome in FINAL or attempt.round == record.round:
+        raise Forbidden("attempt", "That is no open work of an earlier round.")
+    check(record.state, Event.OUTCOME, record.state)
+    happened = replace(attempt, outcome=AttemptOutcome.HAPPENED, late=True, late_result=result)
+    attempts = record.with_attempt(happened).attempts
+    return advance(record, now_us, "late_outcome", _ended_as(happened), attempts=attempts)
+
+
 def job_deadline_us(record: CallRecord) -> int | None:
     """When accepted work must have ended; None when nothing is accepted."""
     ends = [

@@ -12,7 +12,7 @@ from contextlib import suppress
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.decisions import compensated
 from tollhouse.ledger.lifecycle import Forbidden
-from tollhouse.ledger.record import CallRecord, State
+from tollhouse.ledger.record import AttemptOutcome, CallRecord, State
 from tollhouse.ledger.store import Blob, Refusal, Store, Write
 from tollhouse.ledger.writes import write_of
 
@@ -61,7 +61,7 @@ async def _original_of(store: Store, change: Change, write_id: str) -> Write | N
     if record.compensates is None or not settles:
         return None
     original = await store.get(record.tenant, record.compensates)
-    if original is None:
+    if original is None or not undoes(record, original):
         return None
     try:
         step = compensated(original, record.key, record.updated_at_us)
@@ -70,10 +70,19 @@ async def _original_of(store: Store, change: Change, write_id: str) -> Write | N
     return write_of(step, f"{write_id}:original")
 
 
+def undoes(compensation: CallRecord, original: CallRecord) -> bool:
+    """Whether all that departed of the original had departed before it was undone: nothing undoes a later round."""
+    happened = (a.started_at_us for a in compensation.attempts if a.effective is AttemptOutcome.HAPPENED)
+    from_us = min(happened, default=compensation.departed_at_us or compensation.created_at_us)
+    return all(attempt.started_at_us <= from_us for attempt in original.attempts)
+
+
 async def mark_compensated(store: Store, tenant: str, key: str, by_key: str, now_us: int) -> None:
     """Mark an original whose compensation succeeded while it could not be marked. Nothing where that still holds."""
-    original = await store.get(tenant, key)
-    if original is None or original.state is not State.SUCCEEDED:
+    original, compensation = await store.get(tenant, key), await store.get(tenant, by_key)
+    if original is None or compensation is None or original.state is not State.SUCCEEDED:
+        return
+    if not undoes(compensation, original):
         return
     with suppress(Forbidden, Stale):
         await transact(store, original, lambda r: compensated(r, by_key, now_us), f"{by_key}:mark:{original.version}")

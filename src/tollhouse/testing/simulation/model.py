@@ -75,7 +75,9 @@ class Known:
     record: CallRecord | None = None
     cancelled_rounds: set[int] = field(default_factory=set)
     decisions: list[tuple[int, str]] = field(default_factory=list)
-    """Attempts that a person decided about in full view, with the moment."""
+    """Attempts of which a person said or confirmed that they did nothing, with the moment."""
+    spoken_of: set[str] = field(default_factory=set)
+    """Attempts of which a person said anything."""
     grants: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     """Per approval: the round, and the amounts that its voters saw."""
     rounds_sent: set[int] = field(default_factory=set)
@@ -142,8 +144,8 @@ class Model:
         sent.send_by_us = next(a.send_by_us for a in after.attempts if a.id == attempt)
         if before is None:
             return
-        unsure = [a for a in before.attempts if a.round == before.round and a.outcome != "not_sent"]
-        if unsure and after.round in known.cancelled_rounds:
+        others = [a for a in after.attempts if a.round == after.round and a.id != attempt]
+        if any(a.outcome != "not_sent" for a in others) and after.round in known.cancelled_rounds:
             sent.forbidden = "it was cancelled"
         if any(a.outcome == "happened" and not _decided(before, a) for a in before.attempts):
             sent.forbidden = "an attempt had happened"
@@ -165,6 +167,8 @@ class Model:
             self.blame("weakened", after.key, f"an outcome of {attempt_id} was written and is not there")
         elif truth is None and attempt.outcome not in ("not_sent", "unknown"):
             self.blame("weakened", after.key, f"{attempt_id} is said to be {attempt.outcome} before it ended")
+        elif truth == "accepted" and attempt.outcome == "happened":
+            return  # the receiver called back about it
         elif truth is not None and attempt.outcome != truth:
             self.blame("weakened", after.key, f"{attempt_id} came to {truth} and is written as {attempt.outcome}")
 
@@ -197,6 +201,8 @@ class Model:
 
     def _note_decisions(self, known: Known, before: CallRecord | None, after: CallRecord) -> None:
         for settlement in after.settlements[len(before.settlements) if before is not None else 0 :]:
+            if settlement.via == "person":
+                known.spoken_of.update(settlement.covers)
             if settlement.via == "person" and settlement.finding != "happened":
                 known.decisions += [(self.moment, attempt) for attempt in settlement.covers]
 
@@ -325,7 +331,7 @@ class Model:
                     self.blame("unexplained", record.key, f"{record.state}, yet {effect.request.attempt} took effect")
         elif record.state == "compensated" and undone:
             for effect in counted:
-                if effect.at_s > undone[0] and effect.request.attempt not in decided:
+                if effect.at_s > undone[0] and effect.request.attempt not in known.spoken_of:
                     what = f"undone, and {effect.request.attempt} took effect afterwards"
                     self.blame("unexplained", record.key, what)
         elif record.state == "succeeded" and not effects and not _said_by_people(record):

@@ -101,13 +101,13 @@ async def _compensate(_world: World, process: Process, seen: CallRecord, by: str
 
 
 async def _report(world: World, process: Process, seen: CallRecord, _by: str) -> Any:
-    """The receiver calls back about a job that ended."""
-    for job in world.receiver.jobs:
-        if job.ended is not None and job.request.wire_key == seen.wire_key:
-            done = job.ended == "done"
-            answer = happened(1) if done else did_not_happen("failed", job_status="failed")
-            return await report(process.core, seen.key, answer, job.reference)
-    return None
+    """The receiver calls back about a job that ended, perhaps not for the first time."""
+    ended = [job for job in world.receiver.jobs if job.ended is not None and job.request.wire_key == seen.wire_key]
+    if not ended:
+        return None
+    job = world.random.choice(ended)
+    answer = happened(1) if job.ended == "done" else did_not_happen("failed", job_status="failed")
+    return await report(process.core, seen.key, answer, job.reference)
 
 
 DEEDS: dict[str, Deed] = {

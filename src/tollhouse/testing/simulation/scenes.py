@@ -118,6 +118,54 @@ def _decision(world: World, verb: str, after_s: float) -> None:
         world.at(after_s, lambda: decide(world, other, KEY, at=_worker(world), think_s=think_s))
 
 
+def restless(world: World) -> float:
+    """A long life: a bad receiver, and people who always find something to do about the call as it stands."""
+    random, manners = world.random, world.manners
+    manners.drop, manners.reply_lost, manners.error, manners.reject = (random.random() * 0.5 for _ in range(4))
+    manners.slow = random.random() * 0.5
+    if random.random() < 0.3:
+        world.weather.ack_lost, world.weather.unsent, world.weather.slow = 0.08, 0.08, 0.2
+    span_s = random.choice((20.0, 90.0, 150.0))
+    options = {"run_when_approved": True} if random.random() < 0.3 else {}
+    world.at(0.0, partial(_ask, world, **options))
+    _misfortunes(world, span_s)
+    for _ in range(random.randint(3, 14)):
+        world.at(random.random() * span_s, _something_apt, world)
+    return span_s
+
+
+def _something_apt(world: World) -> None:
+    random, record = world.random, world.record(KEY)
+    if record is None:
+        _ask(world)
+        return
+    contradicted = record.contradicted and random.random() < 0.7
+    verb = random.choice(_APT["contradicted" if contradicted else record.state.value])
+    if verb == "call":
+        _ask(world)
+    elif verb == "services":
+        world.round(_worker(world))
+    elif verb == "look":
+        world.reconcile(_worker(world), KEY)
+    else:
+        _decision(world, verb, 0.0)
+
+
+_APT: dict[str, tuple[str, ...]] = {
+    "held": ("approve", "approve", "approve", "approve", "edit", "deny", "call", "cancel", "services"),
+    "ready": ("call", "call", "call", "services", "cancel", "deny", "look"),
+    "departed": ("call", "cancel", "force", "force_no", "force_yes", "say_no", "services", "services", "look"),
+    "accepted": ("report", "report", "resolve", "say_no", "services", "look", "cancel", "call"),
+    "in_doubt": ("resolve", "resolve_shown", "say_yes", "say_no", "say_no", "cancel", "services", "look", "call"),
+    "succeeded": ("compensate", "overturn", "look", "call", "report", "services"),
+    "failed": ("retry", "retry", "retry", "overturn", "look", "call", "services", "report"),
+    "refused": ("retry", "retry", "overturn", "call", "look"),
+    "compensated": ("compensate", "look", "call", "services", "overturn"),
+    "contradicted": ("overturn", "uphold", "overturn_or_uphold", "look", "call", "retry", "compensate"),
+}
+"""What somebody may think of doing about a call, by its state."""
+
+
 # -- directed scenes ----------------------------------------------------------------------------------------
 
 
@@ -328,6 +376,8 @@ DIRECTED: tuple[Callable[[World], float], ...] = (
 
 
 def choose(randomness: Random) -> tuple[str, Callable[[World], float]]:
-    """The kind of call and the scene of a history: half of them wild."""
-    kind = randomness.choice(_KINDS)
-    return kind, wild if randomness.random() < 0.5 else randomness.choice(DIRECTED)
+    """The kind of call and the scene of a history: a third wild, a third restless, a third directed."""
+    kind, drawn = randomness.choice(_KINDS), randomness.random()
+    if drawn < 1 / 3:
+        return kind, wild
+    return kind, restless if drawn < 2 / 3 else randomness.choice(DIRECTED)
