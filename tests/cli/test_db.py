@@ -106,3 +106,26 @@ def test_backup_of_postgresql_is_left_to_its_own_tools(run: Run, filled_postgres
     done = run("db", "backup", str(tmp_path / "b.db"), *filled_postgres.at, "--json")
     assert done.exit_code == 2
     assert "pg_dump" in done.json["error"]["remedy"]
+
+
+def test_purge_takes_old_calls_out_and_shows_what_is_left(run: Run, filled: Shop) -> None:
+    """First counted, then done; the call still says how it ended."""
+    filled.credit("k1")
+    place = ("--older-than", "0s", *filled.at, "--json")
+    assert run("db", "purge", *place, "--dry-run").json == {
+        "purged": 1, "by_state": {"succeeded": 1}, "bodies": 0, "dry_run": True, "results_only": False,
+    }  # fmt: skip
+    assert run("calls", "show", "k1", *filled.at, "--json").json["purged_at"] is None
+    assert run("db", "purge", *place).json["purged"] == 1
+    assert "Purged 0 calls" in run("db", "purge", "--older-than", "0s", *filled.at).stdout
+    shown = run("calls", "show", "k1", *filled.at)
+    assert shown.exit_code == 0
+    assert "purged" in shown.stdout
+    assert run("calls", "show", "k1", *filled.at, "--json").json["state"] == "succeeded"
+
+
+@pytest.mark.parametrize("wrong", [("--older-than", "soon"), ("--older-than", "1d", "--state", "in_doubt")])
+def test_purge_of_what_is_not_over_is_a_mistake(run: Run, filled: Shop, wrong: tuple[str, ...]) -> None:
+    """An age has a unit, and only settled calls are purged."""
+    done = run("db", "purge", *wrong, *filled.at, "--json")
+    assert (done.exit_code, done.json["error"]["code"]) == (2, "usage")

@@ -13,6 +13,7 @@ from tollhouse.cli.words import bounds, compact, count, span
 from tollhouse.contract.terms import US
 from tollhouse.gate.view import RecordedCall
 from tollhouse.house.as_json import call_as_json, doubt_since_us, plain_json, total_cost
+from tollhouse.ledger.purging import purged_at_us
 from tollhouse.ledger.record import CallRecord, State
 
 VALUE_LENGTH_MOST = 2000
@@ -90,7 +91,10 @@ def show_standing(screen: Screen, call: RecordedCall) -> None:
 def _facts(call: RecordedCall) -> Iterator[tuple[str, str]]:
     record, terms = call.raw, call.raw.terms
     yield "tool", f"{record.tool}, {record.effect}; asked by {record.requested_by}, {_when(record.created_at_us)}"
-    yield "arguments", compact(plain_json(call.arguments), VALUE_LENGTH_MOST)
+    if (purged_us := purged_at_us(record)) is not None:
+        yield "purged", f"arguments, result and history, {_when(purged_us)}"
+    else:
+        yield "arguments", compact(plain_json(call.arguments), VALUE_LENGTH_MOST)
     if record.digest != record.request_digest:
         yield "", "these are not the arguments that were asked for: they were edited"
     yield "promise", terms.guarantee

@@ -6,6 +6,7 @@ import json
 
 import typer
 
+from tollhouse.cli.db_keeping import purge
 from tollhouse.cli.db_moves import backup, copy, fence_as_text
 from tollhouse.cli.failures import FAILED, OK
 from tollhouse.cli.ledger import run, url_of
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command("copy")(copy)
 app.command("backup")(backup)
+app.command("purge")(purge)
 
 
 @app.command("upgrade")

@@ -24,7 +24,7 @@ from tollhouse.gate.results import keep, rebuild
 from tollhouse.gate.view import view
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.decisions import Finding, expire, looked, settle
-from tollhouse.ledger.guards import silent_from_us
+from tollhouse.ledger.guards import PURGED, silent_from_us
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.lease import proven_dead
 from tollhouse.ledger.lifecycle import Forbidden
@@ -86,7 +86,7 @@ class Reconciler:
         self._tell_age(record)
         record = await self._with_proof_of_death(record)
         tool = self._core.tools.get(record.tool)
-        if tool is None:
+        if tool is None or PURGED in record.extra:  # there are no arguments any more to ask about
             return record
         if tool.reconcile is not None:
             record = await self._look(record, tool)

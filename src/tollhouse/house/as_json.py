@@ -19,6 +19,7 @@ from tollhouse.gate.outcome import Outcome
 from tollhouse.gate.results import Unavailable
 from tollhouse.gate.view import HistoryLine, RecordedCall
 from tollhouse.ledger.codec import from_tree, loads, to_tree
+from tollhouse.ledger.purging import purged_at_us
 from tollhouse.ledger.record import Approval, Attempt, CallRecord, Settlement, State, Stored
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,6 +52,7 @@ def call_as_json(call: RecordedCall) -> dict[str, Any]:
         "reference": call.reference,
         "error": None if record.error is None else dict(record.error),
         "cost": total_cost(record),
+        "purged_at": moment(purged_at_us(record)),
         "attempts": [_attempt(attempt) for attempt in record.attempts],
         "settlements": [_settlement(settlement) for settlement in record.settlements],
         "approval": None if record.approval is None else _approval(record.approval),

@@ -452,6 +452,8 @@ def may_compensate(record: CallRecord, now_us: int) -> None:
     check(record.state, Event.COMPENSATED, State.COMPENSATED)
     if record.contradicted:
         raise Forbidden("D", "The records about this call contradict each other; a person must decide first.")
+    if record.result is not None and record.result.problem == "purged":
+        raise Forbidden("purged", "What came back was purged, and undoing it needs that; undo it at the receiver.")
     guard_s(record, now_us, undoing=True)
 
 

@@ -16,6 +16,9 @@ _NOTHING = frozenset({AttemptOutcome.NOT_SENT, AttemptOutcome.REJECTED})
 CANCELLED_ROUND = "cancelled_round"
 """In ``CallRecord.extra``: the last round in which a cancel was taken back by a new departure of an unsent call."""
 
+PURGED = "purged"
+"""In ``CallRecord.extra``: when a call lost its arguments and history, and the head that the history had."""
+
 
 def decided_about(record: CallRecord, attempt_id: str, outcome: AttemptOutcome) -> bool:
     """Whether a person overturned or upheld in full view of this attempt's outcome."""
@@ -86,7 +89,12 @@ def _finding_is_against(record: CallRecord, finding: Settlement) -> bool:
 
 
 def guard_d(record: CallRecord) -> None:
-    """Guard D, before every departure, resend and retry: no effect is known, and no contradiction is open."""
+    """Guard D, before every departure, resend and retry: no effect is known, and no contradiction is open.
+
+    Nor is anything sent whose arguments were purged.
+    """
+    if PURGED in record.extra:
+        raise Forbidden("purged", "What it would send was purged; use a new key.")
     if record.contradicted:
         raise Forbidden("D", "The records about this call contradict each other; a person must decide first.")
     for attempt in record.attempts:

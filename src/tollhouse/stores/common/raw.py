@@ -74,6 +74,7 @@ BOOLEANS = frozenset({"contradicted", "cancel_asked", "proven_dead"})
 class Statements(Protocol):
     """An engine's statements, as attributes or functions of a module. Parameters in the order named."""
 
+    GET: str  # tenant, key
     MARKS: str
     PUT_MARK: str  # name, value
     DROP_MARK: str  # name
@@ -279,6 +280,11 @@ class RawLedger:
     async def with_bodies(self, tenant: str, after: str, limit: int) -> list[tuple[str, str]]:
         """Key and body of calls that name bodies outside their row, in the order of keys."""
         return await self._engine.rows(self._sql.WITH_BODIES, tenant, after, limit)
+
+    async def get(self, tenant: str, key: str) -> CallRecord | None:
+        """The call under that key."""
+        row = next(iter(await self._engine.rows(self._sql.GET, tenant, key)), None)
+        return None if row is None else record_of(dict(zip(COLUMNS, row, strict=True)))
 
     async def pardon(self, tenant: str, digest: str) -> None:
         """Another call has it: it stays."""

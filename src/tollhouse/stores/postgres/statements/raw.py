@@ -28,6 +28,8 @@ _SETTLED = ", ".join(f"'{state}'" for state in sorted(SETTLED))
 _GUARDED = ", ".join(f"@{table.name}" for table in GUARDED)
 _CALLS = ", ".join("c.state::text AS state" if name == "state" else f"c.{name}" for name in COLUMNS)
 
+GET = calls.GET
+
 MARKS = "SELECT name, value FROM @meta"
 
 PUT_MARK = PUT

@@ -5,9 +5,12 @@ from __future__ import annotations
 from tollhouse.ledger.record import SETTLED
 from tollhouse.ledger.rows import COLUMNS, EDITABLE, MUTABLE
 from tollhouse.stores.common.raw import FENCED, GUARDED, Table
+from tollhouse.stores.sqlite.statements import calls
 
 _SETTLED = ", ".join(f"'{state}'" for state in sorted(SETTLED))
 _OPERATIONS = ("INSERT", "UPDATE", "DELETE")
+
+GET = calls.GET
 
 MARKS = "SELECT name, value FROM meta"
 

@@ -1,0 +1,85 @@
+"""``tollhouse db purge`` and ``db restored``: what is done to a ledger in its place. ``operations`` does the work."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from tollhouse.cli.failures import OK, UsageMistake
+from tollhouse.cli.ledger import existing, run
+from tollhouse.cli.options import Json, Store, Tenant
+from tollhouse.cli.screen import Screen
+from tollhouse.cli.words import count
+from tollhouse.ledger.keys import DEFAULT_TENANT, check_tenant
+from tollhouse.ledger.record import SETTLED, State
+from tollhouse.operations.purge import Purged
+from tollhouse.operations.purge import purge as purge_calls
+
+_SETTLED = ", ".join(sorted(SETTLED))
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def purge(
+    older_than: Annotated[
+        str,
+        typer.Option("--older-than", metavar="AGE", help="Last changed longer ago: 90d, 12h.", show_default=False),
+    ],
+    state: Annotated[
+        str | None,
+        typer.Option("--state", metavar="STATES", help=f"Of {_SETTLED} only these, by commas."),
+    ] = None,
+    results_only: Annotated[
+        bool, typer.Option("--results-only", help="Purge what came back; keep arguments and history.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be purged, and change nothing.")] = False,
+    store: Store = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> int:
+    """Take arguments, results and history of old settled calls out of a ledger.
+
+    Their keys stay taken for ever: the same key again hears how its call ended, and is never sent. Calls that are
+    unsettled or contradicted are never purged. Works in small steps beside running processes.
+    """
+    screen, states, age_s = Screen(as_json=as_json), _states(state), _seconds(older_than)
+
+    async def work() -> Purged:
+        return await purge_calls(
+            await existing(store),
+            check_tenant(tenant),
+            older_than_s=age_s,
+            states=states,
+            results_only=results_only,
+            dry_run=dry_run,
+        )
+
+    purged = run(work())
+    if as_json:
+        screen.document(
+            {"purged": sum(purged.calls.values()), "by_state": purged.calls, "bodies": purged.bodies}
+            | {
+                "dry_run": dry_run,
+                "results_only": results_only,
+            }
+        )
+        return OK
+    what = "Would purge" if dry_run else "Purged"
+    by_state = "".join(f", {n:,} {name}" for name, n in sorted(purged.calls.items()))
+    screen.line(f"{what} {count(sum(purged.calls.values()), 'call')}{by_state}.")
+    return OK
+
+
+def _seconds(age: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", age.strip())
+    if found is None:
+        raise UsageMistake(f"{age!r} is no age.", remedy="Give a number and s, m, h or d, as in 90d.")
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
+def _states(given: str | None) -> frozenset[State]:
+    names = [name.strip() for name in (given or _SETTLED).split(",") if name.strip()]
+    if wrong := [name for name in names if name not in SETTLED]:
+        raise UsageMistake(f"{wrong[0]!r} is no state to purge.", remedy=f"Only settled calls are purged: {_SETTLED}.")
+    return frozenset(map(State, names))
