@@ -209,9 +209,8 @@ async def undone_too_early(stage: Stage, seed: int, rng: random.Random) -> None:
 
 
 async def sent_twice_by_key(stage: Stage, seed: int, rng: random.Random) -> None:
-    """An answer is lost, and the call is sent again where the receiver recognises its key."""
-    scene = Scene(stage, seed, "sent_twice_by_key", rng.choice(("pay", "notify")))
-    await lay_fault(stage, scene.key, "reset_after_effect")
+    """A request took effect and its sender does not know; it is sent again, since the receiver recognises its key."""
+    scene = Scene(stage, seed, "sent_twice_by_key", rng.choice(("pay", "notify")), [{"fails": True}])
     async with free(stage.calm).place() as worker:
         await scene.call(worker)
     await scene.end()

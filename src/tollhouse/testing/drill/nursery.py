@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from contextlib import ExitStack
 
 from tollhouse.testing.drill.worker import Job, work
@@ -36,6 +37,8 @@ def _be_worker(job: Job) -> None:
                 broken.enter_context(mutant(job.mutant))
             asyncio.run(work(job))
         code = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         # Not through the interpreter's end: what the nursery holds is not this process's to clean up.
         sys.stderr.flush()

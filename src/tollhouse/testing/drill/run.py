@@ -30,7 +30,7 @@ from tollhouse.testing.receiver.book import Book
 
 CHAPTER = 1000
 """Seeds on one ledger."""
-AT_ONCE = 150
+AT_ONCE = 300
 """Calls in hand at a time: most of a call's time it waits (for a lease to end, for silence)."""
 MUTANT_SEEDS = 24
 """Within so many seeds of its directed plot a mutant must be noticed."""

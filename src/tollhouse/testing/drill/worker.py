@@ -13,7 +13,6 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, cast
 
 from tollhouse import RecordedCall, Tollhouse, did_not_happen, happened
@@ -21,8 +20,8 @@ from tollhouse.contract.answers import Answer
 from tollhouse.errors import TollhouseError
 from tollhouse.gate import context as gate_context
 from tollhouse.gate.outcome import Outcome
-from tollhouse.house import opening
-from tollhouse.ledger.clock import StoreClock, boot_us
+from tollhouse.house.opening import open_house_over
+from tollhouse.ledger.clock import boot_us
 from tollhouse.ledger.store import Store, Write, Written
 from tollhouse.settings import settings_of
 from tollhouse.stores import open_store
@@ -87,8 +86,6 @@ async def work(job: Job) -> None:
     crashes = Crashes(announce=lambda point: line.say(note="reached", point=point, at_us=boot_us()))
     skew_us = round(job.skew_s * 1e6)
     _witness_checks(line, skew_us)
-    house_opening: Any = opening
-    house_opening.StoreClock = partial(StoreClock, lambda: boot_us() + skew_us)
     made = tools(job.receiver, crashes.reach, hook_pause_s=job.hook_pause_s, blind=job.blind)
     names = [name for name in made if name != "odd"] if job.only is None else job.only
     for each in made.values():
@@ -109,7 +106,7 @@ async def work(job: Job) -> None:
         store = await open_store(job.store, busy_timeout_s=settings.store_wait_s)
         return cast(Store, CrashingStore(cast(Store, WitnessedStore(store, line)), crashes))
 
-    house = await opening.open_house_over(opened, settings)
+    house = await open_house_over(opened, settings, lambda: boot_us() + skew_us)
     await Obedience(house, crashes, line).until_end()
     await house.close()
     line.say(closed=True)
