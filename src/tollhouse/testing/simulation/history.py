@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from tollhouse.ledger.lease import proven_dead
 from tollhouse.ledger.store import Owner
@@ -97,12 +96,17 @@ def simulated_machine() -> Iterator[_Ear]:
             gc.enable()
 
 
-def play(seed: int, ear: Any) -> Report:
+def play(seed: int, ear: _Ear) -> Report:
     """One history, inside :func:`simulated_machine`. The same seed gives the same history."""
-    ear.heard.clear()
-    random.seed(seed)  # the kernel's own jitter
     chance = Random(seed)
     kind, scene = choose(chance)
+    return play_scene(seed, chance, kind, scene, ear)
+
+
+def play_scene(seed: int, chance: Random, kind: str, scene: Callable[[World], float], ear: _Ear) -> Report:
+    """One history of a given scene; what the scene leaves open is drawn from ``chance``."""
+    ear.heard.clear()
+    random.seed(seed)  # the kernel's own jitter
     world = World(chance, kind)
     _worlds.append(world)
     try:
@@ -111,21 +115,20 @@ def play(seed: int, ear: Any) -> Report:
     finally:
         world.loop.end()
         _worlds.pop()
-    defects = [*ear.heard, *world.defects, *(str(c.get("exception")) for c in world.loop.unhandled if "handle" in c)]
-    model = world.model
+    unhandled = (str(context.get("exception")) for context in world.loop.unhandled if "handle" in context)
     return Report(
         seed,
         scene.__name__,
         world.kind,
-        tuple(model.violations),
-        model.residual,
-        tuple(defects),
-        len(model.calls),
+        tuple(world.model.violations),
+        world.model.residual,
+        (*ear.heard, *world.defects, *unhandled),
+        len(world.model.calls),
         world.trace,
     )
 
 
-def _happen(world: World, scene: Any) -> None:
+def _happen(world: World, scene: Callable[[World], float]) -> None:
     for name in (*WORKERS, DESK):
         world.start(name)
     world.loop.run(world.loop.now_s + 0.1)
