@@ -50,6 +50,7 @@ async def killed(start: Start, house_store_url: str, receiver: Receiver, point: 
     assert worker.reached == [point]
 
 
+# case C28
 @pytest.mark.parametrize("point", DOUBTFUL)
 @pytest.mark.parametrize("tool", ["credit", "plain_credit"])
 async def test_killed_call_is_in_doubt_and_a_hook_deployed_later_settles_it(

@@ -146,3 +146,70 @@ async def test_killed_after_approval_still_runs_or_is_in_doubt(
             await heard.until("doubt_appeared", key=KEY)
             assert await kinds(house, KEY) == ["held", "approved", "departed", "owner_lost"]
     assert len(receiver.effects()) == (1 if point == "after_decision" else 0)
+
+
+@pytest.mark.parametrize("point", ["before_hold", "after_hold"])
+async def test_killed_hold_is_whole_or_nothing(
+    start: Start, house_store_url: str, receiver: Receiver, point: str
+) -> None:
+    """A call that waits for people waits without its process, or was never asked."""
+    worker = await start(house_store_url, {"tests.crash.tools:guarded": {"url": receiver.url}}, {"point": point})
+    with pytest.raises(Gone):
+        await worker.ask("call", "delete_account", {"account": "a1"}, key=KEY, by="agent")
+    async with Tollhouse.open(house_store_url, tools=tools.guarded(receiver.url), lease_s=LEASE_S) as house:
+        assert (await house.count())[State.HELD] == (point == "after_hold")
+        with pytest.raises(Held):
+            await house.call("delete_account", {"account": "a1"}, key=KEY, by="agent")
+        await house.approve(KEY, by="ada")
+        await house.call("delete_account", {"account": "a1"}, key=KEY)
+    assert len(receiver.effects()) == 1
+
+
+@pytest.mark.parametrize("point", ["before_wait_end", "after_wait_end"])
+async def test_killed_timeout_is_a_doubt(start: Start, house_store_url: str, receiver: Receiver, point: str) -> None:
+    """Whether the end of the wait was written or not: the attempt was out, so its effect is looked up."""
+    receiver.fault("hold_after_effect")
+    worker = await start(house_store_url, {"tests.crash.tools:credits": {"url": receiver.url}}, {"point": point})
+    with pytest.raises(Gone):
+        await worker.ask("call", "plain_credit", ASKED, key=KEY, attempt_timeout_s=0.3)
+    async with Tollhouse.open(house_store_url, tools=tools.credits(receiver.url, hooks=True), lease_s=LEASE_S) as house:
+        record = await house.wait(KEY, timeout_s=20)
+        assert (record.state, record.result) == (State.SUCCEEDED, receiver.effects()[0].id)
+    assert len(receiver.requests(method="POST")) == 1
+
+
+@pytest.mark.parametrize("point", ["before_callback", "after_callback"])
+async def test_killed_report_can_be_reported_again(
+    start: Start, house_store_url: str, receiver: Receiver, point: str
+) -> None:
+    """The receiver repeats what was not acknowledged; the second report says nothing new."""
+    worker = await start(house_store_url, {"tests.crash.tools:jobs": {"url": receiver.url}}, {"point": point})
+    assert (await worker.ask("call", "export", {"month": "may"}, key=KEY))["state"] == "accepted"
+    reference = receiver.effects("jobs")[0].id
+    with pytest.raises(Gone):
+        await worker.ask("report", KEY, {"happened": "may.csv"}, reference=reference)
+    async with Tollhouse.open(house_store_url, tools=tools.jobs(receiver.url), lease_s=LEASE_S) as house:
+        before = State.ACCEPTED if point == "before_callback" else State.SUCCEEDED
+        assert (await house.get(KEY)).state is before
+        record = await house.report(KEY, happened("may.csv"), reference=reference)
+        assert (record.state, record.result, record.contradicted) == (State.SUCCEEDED, "may.csv", False)
+    assert len(receiver.effects("jobs")) == 1
+
+
+@pytest.mark.parametrize("point", ["before_expiry", "after_expiry"])
+async def test_killed_expiry_is_done_by_the_next(
+    start: Start, house_store_url: str, receiver: Receiver, point: str
+) -> None:
+    """The clock needs no particular process."""
+    offered = {"tests.crash.tools:guarded": {"url": receiver.url, "expires_s": 0.3}}
+    async with Tollhouse.open(
+        house_store_url, tools=tools.guarded(receiver.url, expires_s=0.3), background=False
+    ) as house:
+        with pytest.raises(Held):
+            await house.call("delete_account", {"account": "a1"}, key=KEY)
+    worker = await start(house_store_url, offered, {"point": point})
+    await worker.until_dead()
+    async with Tollhouse.open(house_store_url, lease_s=LEASE_S) as house:
+        record = await house.wait(KEY, timeout_s=20)
+        assert record.state is State.REFUSED
+        assert await kinds(house, KEY) == ["held", "expired"]

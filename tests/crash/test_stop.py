@@ -62,6 +62,7 @@ async def is_ended(house: Tollhouse, owner_id: str) -> bool:
     return owner is not None and owner.ended_at_us is not None
 
 
+# case C19
 @pytest.mark.parametrize("point", UNSENT)
 async def test_frozen_before_sending_does_not_send_after_it_was_set_aside(
     start: Start, house_store_url: str, receiver: Receiver, point: str
@@ -99,6 +100,7 @@ async def test_frozen_before_sending_stays_unsent_after_a_person_settled_it(
     assert receiver.requests() == []
 
 
+# case C25
 @pytest.mark.parametrize("point", SENT)
 async def test_frozen_after_sending_answers_late_and_settles_its_own_doubt(
     start: Start, house_store_url: str, receiver: Receiver, point: str
@@ -116,6 +118,8 @@ async def test_frozen_after_sending_answers_late_and_settles_its_own_doubt(
     assert len(receiver.effects()) == 1
 
 
+# case C25
+# case H02
 @pytest.mark.parametrize("point", SENT)
 async def test_frozen_after_sending_contradicts_a_person_who_said_no(
     start: Start, house_store_url: str, receiver: Receiver, point: str

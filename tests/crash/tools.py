@@ -11,7 +11,18 @@ from typing import Any
 
 import httpx2
 
-from tollhouse import CallContext, dedup, destructive, did_not_happen, external, happened, read, tool
+from tollhouse import (
+    Accepted,
+    CallContext,
+    approval,
+    dedup,
+    destructive,
+    did_not_happen,
+    external,
+    happened,
+    read,
+    tool,
+)
 from tollhouse.contract.answers import Answer
 from tollhouse.contract.tool import Tool
 from tollhouse.gate.view import RecordedCall
@@ -79,10 +90,10 @@ def keyed(url: str, reach: Reach = nowhere, *, hours: float = 1.0, margin_s: flo
     return [keyed_credit]
 
 
-def guarded(url: str, reach: Reach = nowhere) -> list[Tool[Any]]:
-    """``delete_account``: people must agree first."""
+def guarded(url: str, reach: Reach = nowhere, *, expires_s: float = 3600.0) -> list[Tool[Any]]:
+    """``delete_account``: people must agree first, within ``expires_s``."""
 
-    @tool(destructive(departs="at_confirm", absent_after_s=SILENCE_S))
+    @tool(destructive(departs="at_confirm", absent_after_s=SILENCE_S, approval=approval(expires_s=expires_s)))
     async def delete_account(account: str, ctx: CallContext) -> str:
         """Delete an account for ever."""
         reach("inside_before_send")
@@ -91,6 +102,20 @@ def guarded(url: str, reach: Reach = nowhere) -> list[Tool[Any]]:
         return str(created["id"])
 
     return [delete_account]
+
+
+def jobs(url: str, reach: Reach = nowhere) -> list[Tool[Any]]:
+    """``export``, long work that the receiver accepts under its own id."""
+
+    @tool(external(departs="at_confirm", accepts=True, absent_after_s=SILENCE_S))
+    async def export(month: str, ctx: CallContext) -> Accepted:
+        """Export a month."""
+        reach("inside_before_send")
+        created = await post(ctx, url, "jobs", {"month": month})
+        reach("inside_after_send")
+        return Accepted(str(created["id"]))
+
+    return [export]
 
 
 def reading(url: str, reach: Reach = nowhere) -> list[Tool[Any]]:
