@@ -36,6 +36,7 @@ LOOK_FIRST_S = 2.0
 LOOK_MOST_S = 3600.0
 DOUBT_ALARM_S = 3600.0
 LOOK_TIMEOUT_S = 30.0
+LOOKS_IN_A_ROW = 3
 LEAST_BETWEEN_LOOKS_US = US // 2
 """A caller who asks for a doubt again and again makes the look-up run no more often than this."""
 
@@ -99,6 +100,16 @@ class Reconciler:
     # -- asking the tool ---------------------------------------------------------------------------------
 
     async def _look(self, record: CallRecord, tool: Tool[Any]) -> CallRecord:
+        """Ask, and write what came of it. An answer that the call overtook is void: it is asked again, a few times."""
+        for _ in range(LOOKS_IN_A_ROW):
+            after = await self._look_once(record, tool)
+            written = after.looks != record.looks or len(after.settlements) != len(record.settlements)
+            if written or after is record or after.state not in OPEN:
+                return after
+            record = after
+        return record
+
+    async def _look_once(self, record: CallRecord, tool: Tool[Any]) -> CallRecord:
         began_us = self._core.clock.now_us()
         answer = await self._answer(record, tool)
         now_us = self._core.clock.now_us()
