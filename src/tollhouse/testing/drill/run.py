@@ -23,6 +23,7 @@ from tollhouse.testing.drill.people import SETTLED, bring_to_end
 from tollhouse.testing.drill.plots import Plot
 from tollhouse.testing.drill.stage import Stage, Tally, boot_offset_us
 from tollhouse.testing.drill.stores import Ledger, Stores
+from tollhouse.testing.drill.story import story
 from tollhouse.testing.drill.tools import ATTEMPT_HEADER, DELAY_MOST_S
 from tollhouse.testing.mutants import MUTANTS
 from tollhouse.testing.receiver import Effect, Receiver, SeenRequest
@@ -35,6 +36,8 @@ AT_ONCE = 300
 MUTANT_SEEDS = 24
 """Within so many seeds of its directed plot a mutant must be noticed."""
 MUTANTS_AT_ONCE = 4
+TOLD_MOST = 5
+"""Failed calls that are told in full."""
 
 Progress = Callable[[str], None]
 
@@ -124,7 +127,11 @@ async def drill(
         async with Stores(kind, Path(folder)) as stores:
             for number, start in enumerate(range(first, first + seeds, CHAPTER)):
                 chapter = range(start, min(start + CHAPTER, first + seeds))
-                result.take(*await _chapter(stores, Path(folder) / f"chapter-{number}", chapter))
+                judgements, tally = await _chapter(stores, Path(folder) / f"chapter-{number}", chapter)
+                for failed in [each for each in judgements if each.failed][: max(0, TOLD_MOST - len(result.failed))]:
+                    for line in story(failed):
+                        progress(line)
+                result.take(judgements, tally)
                 result.seeds += len(chapter)
                 progress(_said(result, time.monotonic() - began))
             names = [only] if only else list(MUTANTS) if mutants else []
