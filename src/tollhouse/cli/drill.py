@@ -78,4 +78,5 @@ def _show(screen: Screen, result: Result) -> None:
         screen.line("Passed: no promise was broken.", style="green")
         return
     failed = ", ".join(str(number) for number in result.as_json()["seed_failed"])
-    screen.line(f"Failed: this is not what must happen. Seeds: {failed or 'none, but a broken rule was missed'}.")
+    told = failed or "none, but a broken rule was missed"
+    screen.line(f"Failed: this is not what must happen. Seeds: {told}.", style="bold red")
