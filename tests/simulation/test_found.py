@@ -89,6 +89,6 @@ def test_a_story_that_once_ended_badly_ends_well(scene: Callable[[World], float]
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: f"seed-{found['seed']}")
 def test_a_seed_that_once_failed_passes(found: dict[str, int]) -> None:
-    """The seeds that told of a defect first are played for ever."""
+    """The seeds that told of a defect first are played for ever, though scenes may have changed since."""
     report = simulate(found["seed"])
     assert report.ok, report.trace

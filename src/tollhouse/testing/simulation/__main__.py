@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.seed is not None and asked.seeds is None:
         return _one(asked.seed, asked.mutant, as_json=asked.json)
     began = time.monotonic()
-    tally = _play(asked.seed or 0, asked.seeds or 1000, asked.mutant, quiet=asked.json)
+    tally = _play(asked.seed or 0, asked.seeds or 1000, asked.mutant)
     mutants = self_check() if asked.mutant is None and not asked.no_self_check else {}
     result = _result(tally, mutants, time.monotonic() - began)
     _say(json.dumps(result) if asked.json else _text(result))
@@ -60,15 +60,14 @@ def _one(seed: int, mutant: str | None, *, as_json: bool) -> int:
     return 0 if report.ok else 1
 
 
-def _play(first: int, count: int, mutant: str | None, *, quiet: bool) -> Tally:
+def _play(first: int, count: int, mutant: str | None) -> Tally:
     total, began = Tally(), time.monotonic()
     for part in play_many(first, count, mutant):
         total.add(part)
-        if not quiet:
-            rate = total.seeds / (time.monotonic() - began)
-            line = f"{total.seeds:>8,} of {count:,}  {rate:,.0f}/s  failed {len(total.failed)}"
-            sys.stderr.write(f"{line}\n" if total.seeds == count else f"{line}\r")
-            sys.stderr.flush()
+        rate = total.seeds / (time.monotonic() - began)
+        line = f"{total.seeds:>8,} of {count:,}  {rate:,.0f}/s  failed {len(total.failed)}"
+        sys.stderr.write(f"{line}\n" if total.seeds == count else f"{line}\r")
+        sys.stderr.flush()
     total.failed.sort()
     return total
 

@@ -25,7 +25,7 @@ from tollhouse.testing.simulation.store import LinkedStore
 from tollhouse.testing.simulation.tools import LEASE_S, TOOLS, undo
 
 TENANT = "sim"
-RENEW_S = LEASE_S / 4
+RENEW_S = 0.4 * LEASE_S
 EVERYTHING = {**TOOLS, undo.name: undo}
 
 
@@ -38,6 +38,7 @@ class SimulatedKeeper:
     def __init__(self, store: LinkedStore, clock: StoreClock, ids: SeededIds, host: str, randomness: Random) -> None:
         self._store, self._clock, self._ids, self._host, self._random = store, clock, ids, host, randomness
         self.current: Lease | None = None
+        self._task: asyncio.Task[None] | None = None
 
     async def register(self) -> None:
         """Take a lease, however long the store is away."""
@@ -52,21 +53,34 @@ class SimulatedKeeper:
             self._take(owner.id, before_us, renewal)
             return
 
-    async def keep(self) -> None:
-        """Renew for ever; a new incarnation where the old one was ended."""
-        while True:
-            await asyncio.sleep(RENEW_S * self._random.uniform(0.9, 1.1))
-            assert self.current is not None
-            before_us = self._clock.local_us()
-            try:
-                renewal = self._store.renew_now(TENANT, self.current.owner_id, LEASE_S)
-                renewal = renewal or await self._store.renew(TENANT, self.current.owner_id, LEASE_S)
-            except StoreUnavailable:
-                continue
-            if renewal.alive:
-                self._take(self.current.owner_id, before_us, renewal)
-            else:
-                await self.register()
+    def keep(self) -> None:
+        """Renew from now on; a new incarnation where the old one was ended."""
+        asyncio.get_running_loop().call_later(RENEW_S * self._random.uniform(0.9, 1.1), self._renew)
+
+    def _renew(self) -> None:
+        """Most renewals take no time worth simulating, and there are very many of them."""
+        assert self.current is not None
+        before_us = self._clock.local_us()
+        renewal = self._store.renew_now(TENANT, self.current.owner_id, LEASE_S)
+        if renewal is None or not renewal.alive:
+            self._task = asyncio.get_running_loop().create_task(self._renew_slowly())
+            return
+        self._take(self.current.owner_id, before_us, renewal)
+        self.keep()
+
+    async def _renew_slowly(self) -> None:
+        assert self.current is not None
+        before_us = self._clock.local_us()
+        try:
+            renewal = await self._store.renew(TENANT, self.current.owner_id, LEASE_S)
+        except StoreUnavailable:
+            self.keep()
+            return
+        if renewal.alive:
+            self._take(self.current.owner_id, before_us, renewal)
+        else:
+            await self.register()
+        self.keep()
 
     def _take(self, owner_id: str, before_us: int, renewal: Renewal) -> None:
         lease_us = round(LEASE_S * 1_000_000)
@@ -93,7 +107,7 @@ class Process:
     async def live(self) -> None:
         """Take a lease and keep it."""
         await self.keeper.register()
-        await self.keeper.keep()
+        self.keeper.keep()
 
     @property
     def ready(self) -> bool:
