@@ -18,7 +18,7 @@ from typing import Any
 from tollhouse.ledger.clock import boot_us
 from tollhouse.testing.drill.worker import Job
 
-START_S = 60.0
+START_S = 150.0
 STOP_S = 1.8
 """How long a process is stopped: past its lease and the sweepers' next round."""
 ANSWER_S = 45.0

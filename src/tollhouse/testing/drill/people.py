@@ -15,7 +15,7 @@ from tollhouse.testing.drill.tools import SILENCE_S
 SETTLED = frozenset({"succeeded", "failed", "refused", "compensated"})
 PATIENCE_S = 9.0
 """How long people leave a doubt to look-ups and resends before they decide themselves."""
-GIVE_UP_S = 90.0
+GIVE_UP_S = 240.0
 HAPPENED = {"finding": "happened", "value": "seen in the book"}
 DID_NOT_HAPPEN = {"finding": "did_not_happen"}
 
@@ -68,8 +68,8 @@ async def _go(stage: Stage, key: str) -> None:
 
 async def _finish_job(stage: Stage, key: str, seen: dict[str, Any]) -> None:
     cancelled = bool(stage.state(key).case.facts.get("job_cancelled"))
-    await asyncio.to_thread(
-        stage.receiver.finish_job, seen["reference"], "cancelled" if cancelled else "done", {"ok": True}
+    await stage.at_receiver(
+        stage.receiver.finish_job, seen["reference"], "cancelled" if cancelled else "done", {"ok": 1}
     )
     try:
         await (await stage.desk(0)).ask("reconcile", key=key)
@@ -80,6 +80,6 @@ async def _finish_job(stage: Stage, key: str, seen: dict[str, Any]) -> None:
 async def _resolve(stage: Stage, key: str, force: bool) -> None:
     """Look into the book, and say what it says."""
     await asyncio.sleep(SILENCE_S)
-    effects = await asyncio.to_thread(stage.receiver.effects, reference=key)
+    effects = await stage.at_receiver(stage.receiver.effects, reference=key)
     answer = HAPPENED if effects else DID_NOT_HAPPEN
     await stage.decide(await stage.desk(1), "resolve", key, "bob", answer=answer, force=force)

@@ -21,7 +21,7 @@ from tollhouse.testing.drill.tools import DELAY_MOST_S
 Plot = Callable[[Stage, int, random.Random], Awaitable[None]]
 Acts = list[dict[str, Any]]
 
-TOOLS = ("credit", "transfer", "pay", "notify", "set_limit", "letter", "close_account", "export")
+TOOLS = ("credit", "transfer", "pay", "notify", "set_limit", "letter", "close_account", "export", "count")
 OWN_POINTS = ("departure", "outcome", "wait_end", "resend", "hold")
 DESK_POINTS = ("set_aside", "look_up", "decision", "resend", "compensation")
 INSIDE = ("inside_before_send", "inside_after_send")
@@ -75,9 +75,12 @@ def script_of(seed: int, rng: random.Random, *, server: bool) -> Script:
         point = rng.choice([f"{moment}_{name}" for name in DESK_POINTS for moment in ("before", "after")])
     if mishap == "raise" and (point.startswith("inside") or point.split("_", 1)[1] not in COMMITS):
         point = rng.choice(("before_departure", "after_departure", "before_outcome", "after_outcome"))
+    tool = rng.choices(TOOLS, (12, 12, 12, 12, 12, 12, 12, 12, 4))[0]
+    if tool == "count" and mishap in ("kill", "stop", "raise"):
+        point = rng.choice(("before_record", "after_record"))
     return Script(
         seed,
-        rng.choice(TOOLS),
+        tool,
         mishap,
         point,
         1,
@@ -257,7 +260,7 @@ async def quietly(step: Awaitable[Any]) -> None:
 
 async def lay_fault(stage: Stage, key: str, fault: str, *, times: int = 1, **options: Any) -> None:
     """Have the receiver misbehave for the next request of that call."""
-    await asyncio.to_thread(stage.receiver.fault, fault, key=f"default:{key}", times=times, **options)
+    await stage.at_receiver(stage.receiver.fault, fault, key=f"default:{key}", times=times, **options)
 
 
 async def two_operators(stage: Stage, key: str, one: Worker, other: Worker) -> None:

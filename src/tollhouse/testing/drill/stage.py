@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ class Stage:
         """Set the receiver up and start the processes that work on their own."""
         async with self.crew:
             for collection in COLLECTIONS.values():
-                await asyncio.to_thread(
+                await self.at_receiver(
                     self.receiver.mode,
                     collection,
                     keyed=collection in KEYED,
@@ -106,6 +107,16 @@ class Stage:
             yield worker
         finally:
             await worker.end()
+
+    async def at_receiver(self, ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Steer or ask the receiver, again where a busy machine let it answer too late."""
+        for tries_left in reversed(range(5)):
+            try:
+                return await asyncio.to_thread(ask, *args, **kwargs)
+            except (OSError, HTTPException):
+                if not tries_left:
+                    raise
+        return None
 
     async def desk(self, number: int = 0) -> Worker:
         """A process in which people decide and services run; another where the first was killed."""
@@ -141,7 +152,7 @@ class Stage:
 
         ``alone``: workers send it, once they may, without its caller.
         """
-        arguments = {"amount": 100, "acts": acts or []}
+        arguments: dict[str, Any] = {} if tool == "count" else {"amount": 100, "acts": acts or []}
         try:
             told = await worker.ask("call", tool=tool, arguments=arguments, key=key, run_when_approved=alone)
         except Gone:
@@ -201,7 +212,7 @@ class Stage:
     async def until_arrived(self, key: str, timeout_s: float = 10.0) -> bool:
         """Wait until a request of the call is at the receiver."""
         filters = {"key": f"default:{key}", "method": "POST", "timeout_s": timeout_s}
-        with suppress(TimeoutError):
+        with suppress(OSError):  # TimeoutError is one
             await self.receiver.await_for_requests(1, **filters)
             return True
         return False

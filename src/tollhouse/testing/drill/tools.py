@@ -16,7 +16,18 @@ from typing import Any
 
 import httpx2
 
-from tollhouse import CallContext, RecordedCall, dedup, destructive, did_not_happen, external, happened, tool, write
+from tollhouse import (
+    CallContext,
+    RecordedCall,
+    dedup,
+    destructive,
+    did_not_happen,
+    external,
+    happened,
+    read,
+    tool,
+    write,
+)
 from tollhouse.contract.answers import Accepted, Answer, unknown
 from tollhouse.contract.tool import Tool
 
@@ -147,7 +158,15 @@ def _others(shop: Shop) -> list[Tool[Any]]:
         """Long work, confirmed under a reference."""
         raise Accepted(await shop.send(ctx, "jobs", amount, acts))
 
-    return [letter, close_account, export]
+    @tool(read())
+    async def count(ctx: CallContext) -> int:
+        """How many credits there are: a read, which is never in doubt."""
+        shop.reach("inside_before_send", ctx.key)
+        reply = await ctx.http.get(f"{shop.url}/v1/credits")
+        reply.raise_for_status()
+        return len(reply.json())
+
+    return [letter, close_account, export, count]
 
 
 COLLECTIONS = {
