@@ -26,7 +26,17 @@ def test_check_says_that_a_ledger_works(run: Run, filled: Shop) -> None:
     """In words and as JSON."""
     done = run("db", "check", *filled.at, "--json")
     assert done.exit_code == 0
-    assert set(done.json) == {"store", "exists", "version", "latest", "pending", "usable", "problem", "fence"}
+    assert set(done.json) == {
+        "store",
+        "exists",
+        "version",
+        "latest",
+        "pending",
+        "usable",
+        "problem",
+        "fence",
+        "restored",
+    }
     assert (done.json["usable"], done.json["problem"], done.json["pending"]) == (True, None, [])
     assert "works with this release" in run("db", "check", *filled.at).stdout
 
@@ -129,3 +139,17 @@ def test_purge_of_what_is_not_over_is_a_mistake(run: Run, filled: Shop, wrong: t
     """An age has a unit, and only settled calls are purged."""
     done = run("db", "purge", *wrong, *filled.at, "--json")
     assert (done.exit_code, done.json["error"]["code"]) == (2, "usage")
+
+
+def test_restored_is_marked_and_ended_by_name(run: Run, filled: Shop) -> None:
+    """While it lasts, `db check` says so, and a call of a tool without a look-up is held."""
+    assert run("db", "restored", *filled.at, "--json").json["error"]["code"] == "usage"
+    place = (*filled.at, "--by", "ada")
+    assert run("db", "restored", *place, "--reason", "the disk died", "--json").json == {
+        "restored": True, "changed": True, "by": "ada",
+    }  # fmt: skip
+    assert run("db", "check", *filled.at, "--json").json["restored"]["reason"] == "the disk died"
+    assert "restored by ada" in run("db", "check", *filled.at).stdout
+    assert "depart again" in run("db", "restored", "--end", *place).stdout
+    assert run("db", "check", *filled.at, "--json").json["restored"] is None
+    assert run("db", "restored", "--end", *place, "--json").json["changed"] is False

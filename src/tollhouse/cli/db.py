@@ -6,14 +6,14 @@ import json
 
 import typer
 
-from tollhouse.cli.db_keeping import purge
+from tollhouse.cli.db_keeping import purge, restored
 from tollhouse.cli.db_moves import backup, copy, fence_as_text
 from tollhouse.cli.failures import FAILED, OK
 from tollhouse.cli.ledger import run, url_of
 from tollhouse.cli.options import Json, Store
 from tollhouse.cli.screen import Screen
 from tollhouse.cli.words import count
-from tollhouse.stores import FENCE, SchemaReport, marks_of, without_password
+from tollhouse.stores import FENCE, RESTORED, SchemaReport, marks_of, without_password
 from tollhouse.stores import check as check_schema
 from tollhouse.stores import upgrade as upgrade_schema
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command("copy")(copy)
 app.command("backup")(backup)
 app.command("purge")(purge)
+app.command("restored")(restored)
 
 
 @app.command("upgrade")
@@ -67,11 +68,15 @@ def check(store: Store = None, as_json: Json = False) -> int:
     fence = marks.get(FENCE)
     if as_json:
         document = {"store": without_password(url), **schema_as_json(report)}
-        screen.document({**document, "fence": None if fence is None else json.loads(fence)})
+        told = {name: json.loads(marks[name]) if name in marks else None for name in (FENCE, RESTORED)}
+        screen.document({**document, **told})
     else:
         show_schema(screen, url, report)
         if fence is not None:
             screen.line(fence_as_text(fence), style="red")
+        if (mark := marks.get(RESTORED)) is not None:
+            by = json.loads(mark)["by"]
+            screen.line(f"It is marked as restored by {by}: effects are looked up first, or held.", style="yellow")
     return FAILED if fence is not None else schema_exit_code(report)
 
 

@@ -9,13 +9,14 @@ import typer
 
 from tollhouse.cli.failures import OK, UsageMistake
 from tollhouse.cli.ledger import existing, run
-from tollhouse.cli.options import Json, Store, Tenant
+from tollhouse.cli.options import By, Json, OptionalReason, Store, Tenant, decider
 from tollhouse.cli.screen import Screen
 from tollhouse.cli.words import count
 from tollhouse.ledger.keys import DEFAULT_TENANT, check_tenant
 from tollhouse.ledger.record import SETTLED, State
 from tollhouse.operations.purge import Purged
 from tollhouse.operations.purge import purge as purge_calls
+from tollhouse.operations.restored import end_restored, mark_restored
 
 _SETTLED = ", ".join(sorted(SETTLED))
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -68,6 +69,37 @@ def purge(
     what = "Would purge" if dry_run else "Purged"
     by_state = "".join(f", {n:,} {name}" for name, n in sorted(purged.calls.items()))
     screen.line(f"{what} {count(sum(purged.calls.values()), 'call')}{by_state}.")
+    return OK
+
+
+def restored(
+    end: Annotated[bool, typer.Option("--end", help="End the mode: new calls depart again.")] = False,
+    reason: OptionalReason = None,
+    by: By = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> int:
+    """Say that a ledger came back from a backup, or from a replica that lagged.
+
+    It has forgotten what departed since. Until --end, an effect departs only when its tool's look-up says that it did
+    not happen, or a person approves. Stop every process that used the lost ledger first.
+    """
+    screen, name = Screen(as_json=as_json), decider(by)
+
+    async def work() -> bool:
+        url = await existing(store)
+        if end:
+            return await end_restored(url, by=name, reason=reason)
+        await mark_restored(url, by=name, reason=reason)
+        return True
+
+    changed = run(work())
+    if as_json:
+        screen.document({"restored": not end, "changed": changed, "by": name})
+    elif end:
+        screen.line("New calls depart again." if changed else "It was not marked as restored.")
+    else:
+        screen.line("Marked as restored: effects are looked up first, or held, until `tollhouse db restored --end`.")
     return OK
 
 

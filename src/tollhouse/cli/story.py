@@ -55,7 +55,10 @@ def _gates(facts: Facts) -> str:
 
 def _departed(facts: Facts) -> Iterator[Told]:
     yield from _asked(facts)
-    yield _sent(facts, "sent")
+    if facts.get("assumed"):
+        yield Told("assumed", _DOUBT, "the ledger was restored from a backup and may have forgotten that it was sent")
+    else:
+        yield _sent(facts, "sent")
 
 
 def _resent(facts: Facts) -> Iterator[Told]:

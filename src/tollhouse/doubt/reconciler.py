@@ -30,6 +30,7 @@ from tollhouse.ledger.lease import proven_dead
 from tollhouse.ledger.lifecycle import Forbidden
 from tollhouse.ledger.record import CallRecord, Lost, State
 from tollhouse.ledger.steps import job_deadline, job_deadline_us, owner_proven_dead
+from tollhouse.ledger.store import Blob
 from tollhouse.ledger.transact import OwnerGone, Stale, commit
 
 LOOK_FIRST_S = 2.0
@@ -59,6 +60,19 @@ class Reconciler:
         if record.looks and now_us - record.updated_at_us < LEAST_BETWEEN_LOOKS_US:
             return record
         return await self.reconcile(record)
+
+    async def look_up(self, record: CallRecord, tool: Tool[Any]) -> tuple[Finding | None, tuple[Blob, ...]]:
+        """For the gate over a restored ledger: what the hook says of a call that may have been forgotten.
+
+        None: there is no hook, or it does not know. Nothing is written.
+        """
+        if tool.reconcile is None:
+            return None, ()
+        began_us = self._core.clock.now_us()
+        answer = await self._answer(record, tool)
+        if answer.finding == "unknown":
+            return None, ()
+        return self._finding(answer, tool, began_us), self._blobs(answer, tool)
 
     async def reconcile(self, record: CallRecord) -> CallRecord:
         """Look once, and send again where that is allowed. Returns the record as it then stands.

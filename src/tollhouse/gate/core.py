@@ -75,6 +75,7 @@ class Core:
     ) -> None:
         self.store, self.tenant, self.principal = store, tenant, principal
         self.tools, self.clock, self.ids, self.keeper = tools, clock, ids, keeper
+        self.local_us = clock.local_us
         self.gates = gates
         self.ceilings: Mapping[str, float] = ceilings or {}
         self.threads = threads or ThreadPool()
@@ -100,8 +101,11 @@ class Core:
         assert self.keeper.current is not None
         return self.keeper.current.owner_id
 
-    def local_us(self) -> int:
-        return self.clock.local_us()
+    @property
+    def restored_at_us(self) -> int | None:
+        """Since when the ledger is marked as restored. Read after :attr:`owner_id` it is no older than that lease."""
+        assert self.keeper.current is not None
+        return self.keeper.current.restored_at_us
 
     def to_local_us(self, store_us: int) -> int:
         return self.clock.to_local_us(store_us)

@@ -42,7 +42,9 @@ from tollhouse.gate.request import (
     request_of,
     tool_name_of,
 )
+from tollhouse.gate.restored import LookUp, answered, cleared, hear, held, must_ask, noted
 from tollhouse.gate.sending import Sending
+from tollhouse.gate.verdicts import Hold
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.codec import loads
 from tollhouse.ledger.decisions import expire, gate_denied, lapse
@@ -82,6 +84,8 @@ class Gate:
         visible: Callable[[str, str], bool] = lambda _principal, _tool: True,
     ) -> None:
         self._core, self._settle_first = core, settle_first
+        self.look_up: LookUp | None = None
+        """Asked in a restored ledger before anything new departs; None: nobody can be asked."""
         self._planner = Planner(core, visible)
 
     async def call(
@@ -126,14 +130,30 @@ class Gate:
             return await self._insert_unsent(request, plan)
         return await self._insert_departed(request, plan)
 
-    async def _insert_departed(self, request: Request, plan: Plan) -> Outcome[Any]:
+    async def _ask_about_new(self, request: Request, plan: Plan, new: CallRecord, since_us: int) -> Outcome[Any]:
+        """In a restored ledger: replay what the look-up finds, send what it rules out, hold the rest."""
+        heard = await hear(self._core, self.look_up, new, plan.tool, since_us)
+        if heard.found is not None:
+            write = write_of(heard.found, self._core.ids.new(Prefix.DECISION), blobs=heard.blobs)
+            try:
+                (written,) = await self._core.store.write(write)
+            except StoreUnavailable as away:
+                raise self._nothing_sent(away, request.key) from away
+            return await self._recorded(request, written.record or write.record)
+        if heard.hold is not None:
+            return await self._insert_unsent(request, plan, heard.hold)
+        return await self._insert_departed(request, plan, cleared_us=since_us)
+
+    async def _insert_departed(self, request: Request, plan: Plan, cleared_us: int | None = None) -> Outcome[Any]:
         core, sibling = self._core, False
         for _ in range(OWNER_TRIES):
             now_us = core.clock.now_us()
             new = new_record(core, request, plan.tool, now_us)
             if sibling:
                 new = replace(new, repeat_slot=None)
-            start = self._start(new, now_us)
+            start, new = self._start(new, now_us), cleared(new, cleared_us)
+            if (since_us := must_ask(core, new)) is not None:
+                return await self._ask_about_new(request, plan, new, since_us)
             change = first_departure(new, start, _asked_as(request, plan.judgement))
             write = write_of(change, start.id, owner=start.owner, repeat=repeat_check(request, plan.tool))
             try:
@@ -158,14 +178,17 @@ class Gate:
         approval = question(plan.judgement.holds, plan.tool, new.digest, now_us, repeat_of=twin.key)
         return await self._insert(request, first_hold(new, approval, _asked_as(request, plan.judgement)))
 
-    async def _insert_unsent(self, request: Request, plan: Plan) -> Outcome[Any]:
-        """A new call that is held or refused: nothing of it leaves now."""
+    async def _insert_unsent(self, request: Request, plan: Plan, forgotten: Hold | None = None) -> Outcome[Any]:
+        """A new call that is held or refused: nothing of it leaves now. ``forgotten``: held for what was restored."""
         now_us = self._core.clock.now_us()
         new = new_record(self._core, request, plan.tool, now_us)
+        if (since_us := must_ask(self._core, new)) is not None:
+            new, forgotten = cleared(new, since_us), forgotten or held("nobody was asked yet")
         facts = _asked_as(request, plan.judgement)
         if plan.judgement.denial is not None:
             return await self._insert(request, first_refusal(new, plan.judgement.error, facts))
-        approval = question(plan.judgement.holds, plan.tool, new.digest, now_us)
+        holds = plan.judgement.holds if forgotten is None else [*plan.judgement.holds, forgotten]
+        approval = question(holds, plan.tool, new.digest, now_us)
         return await self._insert(request, first_hold(new, approval, facts), repeat=repeat_check(request, plan.tool))
 
     async def _insert(self, request: Request, change: Change, repeat: Any = None) -> Outcome[Any]:
@@ -273,6 +296,8 @@ class Gate:
         plan = await self._planner.recorded(request, tool, record)
         for _ in range(OWNER_TRIES):
             start = self._start(record, core.clock.now_us())
+            if (since_us := must_ask(core, record)) is not None:
+                return await self._ask_about_ready(request, plan, record, since_us)
             step = self._ready_step(record, plan, start, request)
             write = partial(commit, core.store, step, start.id, owner=start.owner)
             try:
@@ -290,6 +315,19 @@ class Gate:
             return await self._send(after, start.id, plan, request)
         core.tell_of(record, after)
         raise error_of(after)
+
+    async def _ask_about_ready(self, request: Request, plan: Plan, record: CallRecord, since_us: int) -> Outcome[Any]:
+        """The same about a call that was ready when the backup was made: it may have departed since."""
+        heard = await hear(self._core, self.look_up, record, plan.tool, since_us)
+        change = answered(heard, record, plan, self._core.clock.now_us())
+        try:
+            after = await commit(self._core.store, noted(change, since_us), self._core.ids.new(Prefix.DECISION))
+        except Stale as stale:
+            after = stale.record or await self._reread(record)
+        except StoreUnavailable as away:
+            raise self._nothing_sent(away, record.key) from away
+        self._core.tell_of(record, after)
+        return await self._recorded(request, after)
 
     async def resend(self, record: CallRecord) -> CallRecord:
         """Send a doubt again under guards D and R, for the reconciler; returns the record once that attempt has ended

@@ -68,6 +68,7 @@ class Tollhouse:
         visible = settings.visible or (lambda _principal, _tool: True)
         self._gate = Gate(core, self._reconciler.settle_first, visible)
         self._reconciler.gate = self._gate
+        self._gate.look_up = self._reconciler.look_up
         self._people = People(core)
         self._compensator = Compensator(core, self._gate)
         sweeper = Sweeper(core, settings.lease_s)

@@ -28,11 +28,15 @@ LEASE_S_MOST = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What this process knows of its lease. ``until_local_us`` is on its own clock and never too late."""
+    """What this process knows of its lease. ``until_local_us`` is on its own clock and never too late.
+
+    ``restored_at_us``: since when the ledger is marked as restored from a backup; None when it is not.
+    """
 
     owner_id: str
     until_local_us: int
     until_us: int
+    restored_at_us: int | None = None
 
 
 def check_lease(lease_s: float, renew_every_s: float | None) -> float:
@@ -172,7 +176,7 @@ class LeaseKeeper:
         self._clock.calibrate(before_us, renewal.now_us, after_us, steady_after_us=steady_after_us)
         # Counted from before the request, so that this end is never later than the store's.
         until_local_us = before_us + steady_after_us
-        self.current = Lease(owner_id, until_local_us, renewal.lease_until_us)
+        self.current = Lease(owner_id, until_local_us, renewal.lease_until_us, renewal.restored_at_us)
         return self.current
 
 

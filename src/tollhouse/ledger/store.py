@@ -112,11 +112,15 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """The answer to a registration or renewal. ``alive`` False: the owner was ended; start a new incarnation."""
+    """The answer to a registration or renewal. ``alive`` False: the owner was ended; start a new incarnation.
+
+    ``restored_at_us``: since when the ledger is marked as restored from a backup; None when it is not.
+    """
 
     alive: bool
     now_us: int
     lease_until_us: int
+    restored_at_us: int | None = None
 
 
 class LeaseConnection(Protocol):

@@ -10,6 +10,7 @@ also raises the fence of every call that is out, so that whoever still checks be
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ FENCE, RESTORED = "fence", "restored"
 
 FENCED = "the ledger is fenced"
 """What the triggers of a fence say: the engines recognise their own refusal by it."""
+
+
+def restored_at_us(mark: str | None) -> int | None:
+    """The moment in the mark of a restored ledger."""
+    return None if mark is None else int(json.loads(mark)["at_us"])
 
 
 @dataclass(frozen=True, slots=True)

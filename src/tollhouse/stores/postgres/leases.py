@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tollhouse.errors import StoreUnavailable
 from tollhouse.ledger.store import Counters, Owner, Renewal
 from tollhouse.stores.common.errors import closed, crossed_fork
+from tollhouse.stores.common.raw import restored_at_us
 from tollhouse.stores.postgres.link import Link, patiently
 from tollhouse.stores.postgres.statements import owners
 from tollhouse.stores.postgres.target import Target
@@ -69,7 +70,7 @@ class Leases:
     def _renewed(self, statement: str, values: tuple[Any, ...], lease_s: float) -> Renewal:
         (row,) = self._run(statement, (*values, round(lease_s * 1_000_000)), max(lease_s / 3, _RENEWAL_MIN_S))
         until_us = row["lease_until_us"]
-        return Renewal(until_us is not None, row["now_us"], until_us or 0)
+        return Renewal(until_us is not None, row["now_us"], until_us or 0, restored_at_us(row["restored"]))
 
     def _run(self, statement: str, values: tuple[Any, ...], patience_s: float) -> list[Any]:
         if self._pid != os.getpid():

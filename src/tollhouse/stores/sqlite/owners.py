@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tollhouse.ledger.store import Owner, Renewal
+from tollhouse.stores.common.raw import RESTORED, restored_at_us
 from tollhouse.stores.sqlite.clock import NeverBack
 from tollhouse.stores.sqlite.statements import calls, meta, owners
 
@@ -23,7 +24,7 @@ def register(connection: sqlite3.Connection, clock: NeverBack, owner: Owner, lea
     until_us = now_us + lease_us
     values = (owner.tenant, owner.id, owner.host, owner.pid, owner.pid_started, owner.label, until_us, now_us)
     if connection.execute(owners.REGISTER, values).rowcount == 1:
-        return Renewal(True, now_us, until_us)
+        return Renewal(True, now_us, until_us, _restored_at_us(connection))
     return renew(connection, clock, owner.tenant, owner.id, lease_us)
 
 
@@ -31,7 +32,7 @@ def renew(connection: sqlite3.Connection, clock: NeverBack, tenant: str, owner_i
     """Move the end of its lease, unless the owner was ended."""
     now_us = time_of_decision(connection, clock)
     if connection.execute(owners.RENEW, (now_us + lease_us, tenant, owner_id)).rowcount == 1:
-        return Renewal(True, now_us, now_us + lease_us)
+        return Renewal(True, now_us, now_us + lease_us, _restored_at_us(connection))
     ended = get(connection, tenant, owner_id)
     return Renewal(False, now_us, ended.lease_until_us if ended else 0)
 
@@ -63,6 +64,11 @@ def last_decision_us(connection: sqlite3.Connection) -> int:
     """The greatest time that was ever decided by; 0 before the first."""
     rows = connection.execute(meta.GET, (CLOCK,)).fetchall()
     return int(rows[0][0]) if rows else 0
+
+
+def _restored_at_us(connection: sqlite3.Connection) -> int | None:
+    rows = connection.execute(meta.GET, (RESTORED,)).fetchall()
+    return restored_at_us(rows[0][0] if rows else None)
 
 
 # -- readings ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,9 @@ VERSIONS = "SELECT name, value FROM @meta WHERE name IN ('schema_version', 'min_
 
 PUT = "INSERT INTO @meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value"
 
+# The mark of a ledger that came back from a backup.
+RESTORED = "SELECT value FROM @meta WHERE name = 'restored'"
+
 # Whoever creates or upgrades waits for the other; the number names this ledger's migrations and nothing else.
 LOCK_MIGRATIONS = "SELECT pg_advisory_xact_lock(7526472301)"
 

@@ -7,7 +7,7 @@ looks at the row again and finds the end.
 
 from __future__ import annotations
 
-from tollhouse.stores.postgres.statements.meta import NOW, TICK
+from tollhouse.stores.postgres.statements.meta import NOW, RESTORED, TICK
 
 _COLUMNS = "tenant, id, host, pid, pid_started, label, lease_until_us, started_at_us, ended_at_us, proven_dead"
 
@@ -33,14 +33,14 @@ REGISTER = (
     " SELECT $1, $2, $3, $4::bigint, $5, $6, now.now_us + $7::bigint, now.now_us, NULL, false FROM now"
     " ON CONFLICT (tenant, id) DO UPDATE SET lease_until_us = EXCLUDED.lease_until_us WHERE o.ended_at_us IS NULL"
     " RETURNING o.lease_until_us)"
-    " SELECT now.now_us, kept.lease_until_us FROM now LEFT JOIN kept ON true"
+    f" SELECT now.now_us, kept.lease_until_us, ({RESTORED}) AS restored FROM now LEFT JOIN kept ON true"
 )
 
 RENEW = (
     f"WITH now AS ({TICK}), kept AS ("
     "UPDATE @owners o SET lease_until_us = now.now_us + $3::bigint FROM now"
     " WHERE o.tenant = $1 AND o.id = $2 AND o.ended_at_us IS NULL RETURNING o.lease_until_us)"
-    " SELECT now.now_us, kept.lease_until_us FROM now LEFT JOIN kept ON true"
+    f" SELECT now.now_us, kept.lease_until_us, ({RESTORED}) AS restored FROM now LEFT JOIN kept ON true"
 )
 
 _END = (
