@@ -76,7 +76,9 @@ class SimulatedLoop:
             raise ProcessEnded
         return asyncio.Future(loop=self._itself)
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: Context | None = None, **_more: Any
+    ) -> asyncio.Task[Any]:
         if self._over:
             coro.close()
             raise ProcessEnded
