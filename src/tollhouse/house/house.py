@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import os
 import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
@@ -25,6 +24,7 @@ from tollhouse.gate.request import Options
 from tollhouse.gate.view import RecordedCall
 from tollhouse.house.listing import Listing, seen
 from tollhouse.ledger.keys import check_key
+from tollhouse.ledger.process import pid
 from tollhouse.ledger.record import SETTLED, CallRecord, State
 from tollhouse.ledger.store import Query, Store
 from tollhouse.settings import HouseSettings, settings_of
@@ -73,7 +73,7 @@ class Tollhouse:
         self._compensator = Compensator(core, self._gate)
         sweeper = Sweeper(core, settings.lease_s)
         self.services = Services(core, self._reconciler, sweeper, every_s=settings.round_every_s)
-        self._pid = os.getpid()
+        self._pid = pid()
 
     # -- opening and closing -----------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class Tollhouse:
         core = self._core
         if core.closed:
             return
-        if os.getpid() != self._pid:
+        if pid() != self._pid:
             core.closed = True  # a forked child: everything in here is its parent's
             return
         await self.services.stop()
@@ -314,7 +314,7 @@ class Tollhouse:
     def _check_open(self) -> None:
         if self._core.closed:
             raise HouseClosed("The house is closed.")
-        if os.getpid() != self._pid:
+        if pid() != self._pid:
             raise HouseClosed(CROSSED_FORK)
 
     async def _record(self, key: str) -> CallRecord:

@@ -67,7 +67,7 @@ def to_tree(value: object, *, lossless: bool) -> JsonTree:
     """
     walk = _Walk(lossless=lossless)
     try:
-        tree: JsonTree = dict(value) if type(value) is dict and _is_flat(value) else walk.encode(value)
+        tree: JsonTree = value.copy() if type(value) is dict and _is_flat(value) else walk.encode(value)
     except (InvalidArguments, NotStorable):
         raise
     except RecursionError:

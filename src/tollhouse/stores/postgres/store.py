@@ -6,13 +6,13 @@ before a send to connections of its own, where no long reading is in its way.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 import asyncpg
 
 from tollhouse.ledger.events import Event
+from tollhouse.ledger.process import pid
 from tollhouse.ledger.record import CallRecord, State
 from tollhouse.ledger.store import Counters, Fence, LeaseConnection, Owner, Query, Write, Written
 from tollhouse.stores.common.errors import closed, crossed_fork
@@ -46,7 +46,7 @@ class PostgresStore:
         self.counters = Counters()
         self._target = target
         self._volatile = volatile
-        self._pid = os.getpid()
+        self._pid = pid()
         self._closed = False
         self._high_us = 0
         self._writer = Writer(self._links(WRITERS, target.try_s), target, self.counters)
@@ -56,7 +56,7 @@ class PostgresStore:
     async def write(self, *writes: Write) -> tuple[Written, ...]:
         """Apply writes all or none; durable on return. See :class:`tollhouse.ledger.store.Store`."""
         self._require_open()
-        return await self._writer.submit(writes)
+        return await self._writer.write(writes)
 
     async def get(self, tenant: str, key: str) -> CallRecord | None:
         return next(iter(await self._records(calls.GET, tenant, key)), None)
@@ -159,7 +159,7 @@ class PostgresStore:
             raise closed()
 
     def _require_own_process(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid != pid():
             raise crossed_fork()
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from tollhouse.ledger.events import Event
+from tollhouse.ledger.process import pid
 from tollhouse.ledger.record import CallRecord, State
 from tollhouse.ledger.store import Counters, Fence, LeaseConnection, Owner, Query, Write, Written
 from tollhouse.stores.common.errors import closed, crossed_fork
@@ -58,7 +59,7 @@ class SqliteStore:
         self._busy_timeout_s = busy_timeout_s
         self._files = Files(target.path)
         self._writer = Writer(Pen(connections.writer, lock, self._files, self._name), self.counters, busy_timeout_s)
-        self._pid = os.getpid()
+        self._pid = pid()
         self._closed = False
         _opened.add(self)
 
@@ -188,7 +189,7 @@ class SqliteStore:
             raise closed()
 
     def _require_own_process(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid != pid():
             raise crossed_fork()
 
     def _disown(self) -> None:
