@@ -7,15 +7,16 @@ log lines are on stderr; stdout has one line when it is ready, or the account of
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 
 import typer
 
-from tollhouse.cli.failures import IN_DOUBT, OK
+from tollhouse.cli.failures import IN_DOUBT, OK, UsageMistake
 from tollhouse.cli.ledger import run, url_of
 from tollhouse.cli.loading import load_tools
 from tollhouse.cli.logs import LOGGER
@@ -56,6 +57,10 @@ def worker(
         float,
         typer.Option("--doubt-alarm-s", metavar="SECONDS", help="Age from which a doubt is logged again and again."),
     ] = 3600.0,
+    health: Annotated[
+        str | None,
+        typer.Option("--health", metavar="HOST:PORT", help="Serve /healthz and /metrics there; port 0: a free one."),
+    ] = None,
     volatile: Volatile = False,
     as_json: Json = False,
 ) -> int:
@@ -65,6 +70,8 @@ def worker(
     aside and holds still expire. Stops gracefully at SIGINT or SIGTERM; a second signal stops it at once.
     """
     screen, url = Screen(as_json=as_json), url_of(store)
+    if health is not None and once:
+        raise UsageMistake("--once serves nothing.", remedy="Leave out --once or --health.")
     opening = Tollhouse.open(
         url,
         tools=load_tools(named_tools(tools)),
@@ -79,7 +86,10 @@ def worker(
 
     async def work() -> int:
         async with opening as house:
-            return await (_one_round(house, screen) if once else _until_stopped(house, screen, url, tenant))
+            if once:
+                return await _one_round(house, screen)
+            async with _served(house, url, tenant, health) as place:
+                return await _until_stopped(house, screen, url, tenant, place)
 
     return run(work(), level=logging.INFO, as_json=as_json)
 
@@ -99,12 +109,24 @@ async def _one_round(house: Tollhouse, screen: Screen) -> int:
     return IN_DOUBT if account["in_doubt"] or contradicted else OK
 
 
-async def _until_stopped(house: Tollhouse, screen: Screen, url: str, tenant: str) -> int:
+@contextlib.asynccontextmanager
+async def _served(house: Tollhouse, url: str, tenant: str, place: str | None) -> AsyncIterator[str | None]:
+    """Serve the health of this worker where that was asked for."""
+    if place is None:
+        yield None
+        return
+    from tollhouse.operations.health import serving
+
+    async with serving(house, url, tenant, place) as address:
+        yield address
+
+
+async def _until_stopped(house: Tollhouse, screen: Screen, url: str, tenant: str, health: str | None) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
-    await _ready(house, screen, url, tenant)
+    await _ready(house, screen, url, tenant, health)
     await stopped.wait()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)
@@ -112,7 +134,7 @@ async def _until_stopped(house: Tollhouse, screen: Screen, url: str, tenant: str
     return OK
 
 
-async def _ready(house: Tollhouse, screen: Screen, url: str, tenant: str) -> None:
+async def _ready(house: Tollhouse, screen: Screen, url: str, tenant: str, health: str | None) -> None:
     states = await house.count()
     names = [tool.name for tool in house.tools]
     facts: dict[str, Any] = {
@@ -123,9 +145,12 @@ async def _ready(house: Tollhouse, screen: Screen, url: str, tenant: str) -> Non
         "pid": os.getpid(),
         "in_doubt": states[State.IN_DOUBT],
         "held": states[State.HELD],
+        "health": health,
     }
     has = f"{count(len(names), 'tool')} ({', '.join(names)})" if names else "no tools"
     text = f"Worker ready: {facts['store']}, tenant {tenant}, {has}; {_left(facts)}."
+    if health is not None:
+        text += f" Health at http://{health}/healthz, metrics at /metrics."
     _say(screen, facts, text, indent=None)
 
 

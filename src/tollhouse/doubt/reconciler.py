@@ -52,6 +52,8 @@ class Reconciler:
         self._core, self._doubt_alarm_s = core, doubt_alarm_s
         self.gate: Gate | None = None
         """Set once both exist: the gate asks the reconciler, and the reconciler sends through the gate."""
+        self.looks = self.resends = 0
+        """Times that a hook was asked and that a doubt was sent again, since the house was opened."""
         self._looking: dict[str, asyncio.Task[CallRecord]] = {}
 
     async def settle_first(self, record: CallRecord) -> CallRecord:
@@ -145,6 +147,7 @@ class Reconciler:
     async def _answer(self, record: CallRecord, tool: Tool[Any]) -> Answer:
         """What the hook says. Whatever goes wrong with the look-up is *unknown*."""
         assert tool.reconcile is not None
+        self.looks += 1
         try:
             seen = await view(record, self._core.store, tool.schema.result)
             async with asyncio.timeout(LOOK_TIMEOUT_S):
@@ -204,7 +207,9 @@ class Reconciler:
         if not self._core.clock.steady:
             return record
         try:
-            return await self.gate.resend(record)
+            ended = await self.gate.resend(record)
+            self.resends += 1
+            return ended
         except (Forbidden, OwnerGone, TollhouseError) as refused:
             if self._is_due(record):
                 why = refused.cause if isinstance(refused, Forbidden | TollhouseError) else "this process was lost"

@@ -36,6 +36,10 @@ class Services:
     def __init__(self, core: Core, reconciler: Reconciler, sweeper: Sweeper, *, every_s: float) -> None:
         self._core, self._reconciler, self._sweeper = core, reconciler, sweeper
         self._every_s = every_s
+        self.rounds = 0
+        """Rounds begun since the house was opened."""
+        self.last_round_local_us: int | None = None
+        """When the last of them was, on this process's clock."""
         self._loops: list[asyncio.Task[None]] = []
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._looks, self._runs = asyncio.Semaphore(LOOKS_AT_ONCE), asyncio.Semaphore(RUNS_AT_ONCE)
@@ -96,6 +100,7 @@ class Services:
 
     async def _begin_due(self) -> list[asyncio.Task[None]]:
         """Begin with every call whose time has come and that is not in hand already."""
+        self.rounds, self.last_round_local_us = self.rounds + 1, self._core.local_us()
         store, tenant, names = self._core.store, self._core.tenant, self._core.tools.names()
         most = DUE_BATCH + len(self._busy)
         waiting = await store.due(tenant, most, states=(State.HELD,))

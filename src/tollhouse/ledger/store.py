@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tollhouse.ledger.events import Event
 from tollhouse.ledger.record import CallRecord, State
@@ -159,6 +159,16 @@ class Counters:
     bisections: int = 0
     reconnects: int = 0
     extra: dict[str, int] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Queueing(Protocol):
+    """A store in which writes wait for each other; for health checks."""
+
+    @property
+    def waiting(self) -> int:
+        """Writes that wait for their commit."""
+        ...
 
 
 class Store(Protocol):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tollhouse.errors import StoreURLInvalid
 from tollhouse.stores.common.migrations import SchemaReport
-from tollhouse.stores.common.raw import FENCE, RESTORED, RawLedger
+from tollhouse.stores.common.raw import FENCE, RESTORED, RawLedger, Signs
 from tollhouse.stores.common.urls import engine_of, without_password
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "RESTORED",
     "RawLedger",
     "SchemaReport",
+    "Signs",
     "backup",
     "check",
     "marks_of",
@@ -96,14 +97,16 @@ async def check(url: str) -> SchemaReport:
     return await postgres.check(url)
 
 
-async def open_raw(url: str) -> RawLedger:
+async def open_raw(url: str, *, any_version: bool = False) -> RawLedger:
     """The ledger at ``url`` as rows, for operations on the whole of it; fenced or not. To be closed by the caller.
 
-    Raises as :func:`open_store` does, and :class:`~tollhouse.errors.StoreSchema` where a migration is missing.
+    Raises as :func:`open_store` does, and, unless ``any_version``, :class:`~tollhouse.errors.StoreSchema` where a
+    migration is missing.
     """
     ledger = await _raw(url)
     try:
-        await ledger.require_latest()
+        if not any_version:
+            await ledger.require_latest()
     except BaseException:
         await ledger.close()
         raise

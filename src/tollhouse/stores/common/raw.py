@@ -77,10 +77,24 @@ GUARDED = (BLOBS, OWNERS, CALLS, EVENTS)
 BOOLEANS = frozenset({"contradicted", "cancel_asked", "proven_dead"})
 
 
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """What a health check asks of a ledger. ``oldest_doubt_us``: when the first call in doubt was asked for; None: no
+    call is."""
+
+    oldest_doubt_us: int | None
+    contradicted: int
+    live_owners: int
+    restored: bool
+
+
 class Statements(Protocol):
     """An engine's statements, as attributes or functions of a module. Parameters in the order named."""
 
     GET: str  # tenant, key
+    OLDEST_DOUBT: str  # tenant
+    CONTRADICTED: str  # tenant
+    LIVE_OWNERS: str  # tenant, time
     MARKS: str
     PUT_MARK: str  # name, value
     DROP_MARK: str  # name
@@ -174,6 +188,13 @@ class RawLedger:
     async def now_us(self) -> int:
         """The store's clock."""
         return await self._engine.now_us()
+
+    async def signs(self, tenant: str) -> Signs:
+        """Asked of small indexes only, however many calls there are."""
+        ((oldest_us,),) = await self._engine.rows(self._sql.OLDEST_DOUBT, tenant)
+        ((contradicted,),) = await self._engine.rows(self._sql.CONTRADICTED, tenant)
+        ((owners,),) = await self._engine.rows(self._sql.LIVE_OWNERS, tenant, await self.now_us())
+        return Signs(oldest_us, contradicted, owners, RESTORED in await self.marks())
 
     # -- marks and fences --------------------------------------------------------------------------------
 

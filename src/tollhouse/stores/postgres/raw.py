@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, cast
@@ -30,7 +31,11 @@ class PostgresEngine:
 
     async def rows(self, statement: str, *values: Any) -> list[Row]:
         with self._our_errors():
-            return [tuple(row) for row in await self._link.fetch(statement, *values)]
+            try:
+                return [tuple(row) for row in await self._link.fetch(statement, *values)]
+            except asyncio.CancelledError:
+                self._link.drop()  # what it would say next is not for whoever asks next
+                raise
 
     async def changed(self, statement: str, *values: Any) -> bool:
         return bool(await self.rows(statement, *values))

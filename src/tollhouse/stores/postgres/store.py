@@ -129,6 +129,11 @@ class PostgresStore:
         self._require_open()
         return Leases(self._target, volatile=self._volatile)
 
+    @property
+    def waiting(self) -> int:
+        """Writes that wait for their commit."""
+        return self._writer.waiting
+
     def changed(self, tenant: str, key: str) -> None:
         """Sends nothing: NOTIFY is a durable commit of its own under a lock that all committers share, which would
         cost every call a third fsync. Waiters in other processes look by themselves."""

@@ -50,7 +50,7 @@ class Writer:
         items = tuple([item_of(write) for write in writes])
         request = Request(items, loop.create_future(), loop.time() + self._target.patience_s)
         self._queue_of(request).append(request)
-        if len(self._idle) == len(self._links) or (self._idle and self._waiting >= SHARE_MIN):
+        if len(self._idle) == len(self._links) or (self._idle and self.waiting >= SHARE_MIN):
             self._engage(loop)
         return request.answer
 
@@ -62,7 +62,8 @@ class Writer:
             await link.close()
 
     @property
-    def _waiting(self) -> int:
+    def waiting(self) -> int:
+        """Writes that wait for their commit."""
         return len(self._inserts) + len(self._updates) + len(self._odd)
 
     def _queue_of(self, request: Request) -> deque[Request]:
@@ -97,7 +98,7 @@ class Writer:
         if self._odd:
             return [self._odd.popleft()]
         queue = self._inserts if len(self._inserts) >= len(self._updates) else self._updates
-        share = min(max(SHARE_MIN, self._waiting // len(self._links)), SHARE_MAX, len(queue))
+        share = min(max(SHARE_MIN, self.waiting // len(self._links)), SHARE_MAX, len(queue))
         return [queue.popleft() for _ in range(share)]
 
     async def _see_through(self, link: Link, requests: list[Request]) -> None:

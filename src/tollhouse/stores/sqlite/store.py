@@ -166,6 +166,11 @@ class SqliteStore:
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
+    @property
+    def waiting(self) -> int:
+        """Writes that wait for their commit."""
+        return self._writer.waiting
+
     def changed(self, tenant: str, key: str) -> None:
         """Nothing: SQLite has no way to tell other processes, which poll."""
 

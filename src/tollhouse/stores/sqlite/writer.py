@@ -134,6 +134,11 @@ class Writer:
                     raise self._locked() from None
             return task.future.result()
 
+    @property
+    def waiting(self) -> int:
+        """Entries that wait for their commit."""
+        return len(self._queue)
+
     def _enqueue(self, entry: Entry, *, first: bool = False) -> None:
         with self._changed:
             if self._closing:

@@ -30,6 +30,15 @@ _CALLS = ", ".join("c.state::text AS state" if name == "state" else f"c.{name}" 
 
 GET = calls.GET
 
+OLDEST_DOUBT = (
+    "SELECT min(created_at_us) FROM @calls WHERE tenant = $1 AND state = 'in_doubt'"
+    " AND state NOT IN ('departed', 'succeeded')"
+)
+
+CONTRADICTED = "SELECT count(*) FROM @calls WHERE tenant = $1 AND contradicted"
+
+LIVE_OWNERS = "SELECT count(*) FROM @owners WHERE tenant = $1 AND ended_at_us IS NULL AND lease_until_us > $2"
+
 MARKS = "SELECT name, value FROM @meta"
 
 PUT_MARK = PUT

@@ -12,6 +12,15 @@ _OPERATIONS = ("INSERT", "UPDATE", "DELETE")
 
 GET = calls.GET
 
+OLDEST_DOUBT = (
+    "SELECT min(created_at_us) FROM calls WHERE tenant = ? AND state = 'in_doubt'"
+    " AND state NOT IN ('departed', 'succeeded')"
+)
+
+CONTRADICTED = "SELECT count(*) FROM calls WHERE tenant = ? AND contradicted = 1"
+
+LIVE_OWNERS = "SELECT count(*) FROM owners WHERE tenant = ? AND ended_at_us IS NULL AND lease_until_us > ?"
+
 MARKS = "SELECT name, value FROM meta"
 
 PUT_MARK = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
