@@ -68,10 +68,12 @@ def test_no_short_trace_breaks_a_promise(contract: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_no_longer_trace_breaks_a_promise(contract: str) -> None:
-    """The same, deeper than most of the known ways to break a rule."""
-    assert search(contract, DEPTH_SLOW) > 20_000
+    """The same, deeper than most of the known ways to break a rule; resends multiply the worlds, so less deep there."""
+    resends = contract != "read" and CONTRACTS[contract].dedup.allows_resend
+    assert search(contract, DEPTH_SLOW - resends) > 20_000
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)

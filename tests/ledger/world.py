@@ -101,7 +101,11 @@ class World:
     """One moment. ``effects``: attempts whose request took effect, in order; ``undone``: how many were undone."""
 
     contract: Terms
+    call: CallRecord
+    """The call before anything happened to it."""
     record: CallRecord | None = None
+    change: Change | None = None
+    """The step that made ``record``."""
     tick: int = 0
     wires: tuple[Wire, ...] = ()
     owners: tuple[str, str] = ("alive", "alive")
@@ -152,14 +156,16 @@ def _record_key(record: CallRecord | None) -> Any:
 Move = tuple[str, World]
 
 
-def begin(name: str) -> World:
+def begin(name: str, **particulars: Any) -> World:
     """The world before the call of that contract."""
     chosen = CONTRACTS[name]
+    call = new_call(contract=chosen, **particulars)
+    world = World(chosen, call)
     if name not in ("approval", "read"):
-        return World(chosen)
-    call = new_call(contract=chosen)
+        return world
     question = decisions.approval_for("asked", 1, 10_000, None, call.digest, chosen.version, T0)
-    return World(chosen, record=steps.first_hold(call, question, {}).record)
+    held = steps.first_hold(call, question, {})
+    return replace(world, record=held.record, change=held)
 
 
 def moves(world: World) -> Iterator[Move]:
@@ -174,10 +180,10 @@ def moves(world: World) -> Iterator[Move]:
 def _tried(after: World, name: str, step: Callable[..., Change], *arguments: Any) -> Iterator[Move]:
     """The world after a step of the rules, if they allow it."""
     try:
-        record = step(*arguments).record
+        change = step(*arguments)
     except Forbidden:
         return
-    yield name, replace(after, record=record)
+    yield name, replace(after, record=change.record, change=change)
 
 
 def _start(world: World, owner: int) -> Start:
@@ -198,7 +204,7 @@ def _sendings(world: World) -> Iterator[Move]:
             yield from _tried(after, f"depart {owner}", steps.depart, world.record, start, {})
             yield from _tried(after, f"resend {owner}", steps.resend, world.record, start, world.contract, {})
         elif owner == 0:
-            yield from _tried(after, "depart 0", steps.first_departure, new_call(contract=world.contract), start, {})
+            yield from _tried(after, "depart 0", steps.first_departure, world.call, start, {})
 
 
 def _with_wire(world: World, index: int, status: str, **changes: Any) -> World:
