@@ -10,11 +10,18 @@ from typing import Any
 
 import pytest
 
+from tollhouse import Tollhouse
 from tollhouse.bench.commits import commits
 from tollhouse.bench.engines import Sqlite
+from tollhouse.bench.fill import fill_postgres, fill_sqlite
+from tollhouse.bench.job import SETTINGS, TOOLS, effects
 from tollhouse.bench.measure import Series
+from tollhouse.bench.null_store import python_us_per_call
 from tollhouse.bench.plan import Plan
+from tollhouse.bench.recovery import recovery_s
 from tollhouse.bench.report import BARS, Bar, Report
+from tollhouse.cli.app import app
+from tollhouse.ledger.record import State
 
 ENGINES = ("postgres", "sqlite")
 
@@ -83,3 +90,42 @@ def test_group_is_the_better_control() -> None:
 def test_bar_is_met_on_its_own_side(bar: Bar, figure: float, met: bool) -> None:
     """At most, or at least."""
     assert bar.met(figure) is met
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_filled_ledger_holds_the_rows_and_takes_calls(engine: str, tmp_path: Path, postgres_url: str) -> None:
+    """Copies stand under keys of their own, and the next call is one more."""
+    url = postgres_url if engine == "postgres" else f"sqlite:///{tmp_path}/filled.db"
+    async with Tollhouse.open(url, tools=TOOLS, **SETTINGS) as house:
+        await effects(house)()
+    if engine == "postgres":
+        await fill_postgres(url, 500)
+    else:
+        fill_sqlite(url.removeprefix("sqlite:///"), 500)
+    async with Tollhouse.open(url, tools=TOOLS, **SETTINGS) as house:
+        await effects(house)()
+        assert (await house.count())[State.SUCCEEDED] == 501
+        newest, *_ = await house.list(limit=1)
+        assert [line.kind for line in (await house.get(newest.key)).history] == ["departed", "outcome"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_every_orphan_is_recovered(engine: str, tmp_path: Path, postgres_url: str) -> None:
+    """None is left departed."""
+    url = postgres_url if engine == "postgres" else f"sqlite:///{tmp_path}/orphans.db"
+    assert await recovery_s(url, 50) > 0
+    async with Tollhouse.open(url, tools=TOOLS, **SETTINGS) as house:
+        assert (await house.count())[State.IN_DOUBT] == 50
+
+
+async def test_the_gate_runs_over_a_store_that_keeps_nothing() -> None:
+    """The interpreter's share is a positive figure."""
+    assert await python_us_per_call(20, tries=1) > 0
+
+
+def test_a_store_of_no_name_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    """Said at once, before anything is measured."""
+    with pytest.raises(SystemExit) as ended:
+        app(["bench", "--store", "paper", "--json"])
+    assert ended.value.code == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "usage"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 import uuid
 from pathlib import Path
 from typing import Protocol
@@ -75,7 +74,7 @@ class Sqlite:
 
     async def fill(self, url: str, rows: int) -> None:
         path = url.removeprefix("sqlite:///")
-        await asyncio.to_thread(fill_sqlite, sqlite3.connect(path, isolation_level=None), rows)
+        await asyncio.to_thread(fill_sqlite, path, rows)
 
     async def server_commits(self, url: str) -> int | None:
         return None

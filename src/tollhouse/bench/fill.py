@@ -49,8 +49,9 @@ async def fill_postgres(url: str, rows: int) -> None:
         await connection.close()
 
 
-def fill_sqlite(connection: sqlite3.Connection, rows: int) -> None:
-    """See the module's docstring; closes the connection. The file is synced at the end."""
+def fill_sqlite(path: str, rows: int) -> None:
+    """See the module's docstring. The file is synced at the end."""
+    connection = sqlite3.connect(path, isolation_level=None)
     numbers = "(WITH RECURSIVE s(n) AS (SELECT ? UNION ALL SELECT n + 1 FROM s WHERE n < ?) SELECT n FROM s)"
     statements = _statements("'filled-' || printf('%08d', n * 7919 % 1000003) || '-' || n", numbers)
     connection.execute("PRAGMA synchronous = OFF")
