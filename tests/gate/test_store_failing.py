@@ -87,6 +87,22 @@ async def test_a_departure_that_was_not_acknowledged_is_put_back_with_no_caller(
     assert sent == []
 
 
+async def test_a_caller_need_not_wait_until_it_is_put_back(
+    open_house: OpenHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process knows that the attempt never started, so the same key goes at once."""
+    monkeypatch.setattr(leftovers, "PAUSE_FIRST_S", 60)
+    house = await open_house(pay, interfering=True, grace_s=0.05)
+    interfering(house).fail_next("after")
+    interfering(house).fail_next("before")
+    with pytest.raises(StoreUnavailable):
+        await house.call(pay, key="k")
+    await interfering(house).all_failed()
+    assert (await house.get("k")).state is State.DEPARTED
+    outcome = await house.call(pay, key="k")
+    assert (outcome.value, sent) == ("paid 5", [5])
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_store_that_fails_when_an_approved_call_departs_sends_nothing(open_house: OpenHouse, when: Any) -> None:
     """The approval is not lost with it."""

@@ -145,6 +145,11 @@ class Interfering:
         self._failures = [None] * n
         self.fail_next(when)
 
+    async def all_failed(self) -> None:
+        """Return once every write that was to fail has failed."""
+        while self._failures:  # noqa: ASYNC110 - a test waits here for moments
+            await asyncio.sleep(0.002)
+
     def recover(self) -> None:
         """Fail no more."""
         self._failures.clear()
