@@ -9,6 +9,7 @@ import pytest
 
 from tests.stores.postgres_ledger import (
     OWNER,
+    SOMEBODY_WAITS,
     TENANT,
     committed,
     departure,
@@ -17,6 +18,7 @@ from tests.stores.postgres_ledger import (
     opened,
     read,
     registered,
+    until,
 )
 from tollhouse.ledger.record import AttemptOutcome, State
 from tollhouse.ledger.store import Blob, Refusal, RepeatCheck, Write, Written
@@ -254,3 +256,37 @@ async def test_a_caller_who_leaves_takes_no_write_along(postgres_url: str) -> No
         await store.close()
     async with opened(postgres_url, register=False) as again:
         assert await again.count(TENANT) == {State.DEPARTED: 20}
+
+
+async def test_a_caller_who_leaves_a_lone_write_leaves_it_running(postgres_url: str) -> None:
+    """It waits for a row when its caller is cancelled: the caller hears at once, the write is made all the same."""
+    async with opened(postgres_url) as store, looking(postgres_url) as behind, looking(postgres_url) as other:
+        departed, happened = effect("call")
+        await store.write(departed)
+        async with behind.transaction():
+            await behind.execute("SELECT FROM calls WHERE key = 'call' FOR UPDATE")
+            caller = asyncio.ensure_future(store.write(happened))
+            await until(other, SOMEBODY_WAITS)
+            # What comes meanwhile waits in the queue and is written after it.
+            beside = asyncio.ensure_future(store.write(departure("beside")))
+            await asyncio.sleep(0)
+            caller.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+        assert await beside == APPLIED
+        await store.close()
+        assert await other.fetchval("SELECT state::text FROM calls WHERE key = 'call'") == "succeeded"
+    async with opened(postgres_url, register=False) as again:
+        assert await again.get(TENANT, "call") == happened.record
+
+
+async def test_a_lone_write_that_fails_for_good_frees_its_connection(postgres_url: str) -> None:
+    """The next writes find a writer, whatever became of the one before."""
+    async with opened(postgres_url) as store:
+        await store.write(departure("call"))
+        bad = departure("bad")
+        for _ in range(5):
+            with pytest.raises(BadValue):
+                await store.write(replace(bad, record=replace(bad.record, requested_by="nul \0")))
+            assert (await store.write(_as("another", departure("call"))))[0].refusal is Refusal.EXISTS
+        assert await store.write(departure("next")) == APPLIED

@@ -42,6 +42,11 @@ class Link:
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         self._was_open = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a connection that is not known to be lost."""
+        return self._connection is not None and not self._connection.is_closed()
+
     async def fetch(self, statement: str, *values: Any, within_s: float | None = None) -> list[asyncpg.Record]:
         """Run a statement and return its rows. Raises one of :data:`~.faults.FAILURES`.
 

@@ -81,20 +81,25 @@ class Item:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What one caller asked for: applied all or none, answered before ``deadline`` (on the loop's clock)."""
+    """What one caller asked for: applied all or none, decided before ``deadline`` (on the loop's clock).
+
+    ``told``: the answers, once it is decided. ``answer``: what a caller waits for who is not at it itself.
+    """
 
     items: tuple[Item, ...]
-    answer: asyncio.Future[tuple[Written, ...]]
     deadline: float
+    told: tuple[Written, ...] | None = None
+    answer: asyncio.Future[tuple[Written, ...]] | None = None
 
     def settle(self, *answers: Written) -> None:
         """Tell the caller, if it still listens."""
-        if not self.answer.done():
+        self.told = answers
+        if self.answer is not None and not self.answer.done():
             self.answer.set_result(answers)
 
     def fail(self, error: BaseException) -> None:
         """Tell the caller what went wrong, if it still listens."""
-        if not self.answer.done():
+        if self.answer is not None and not self.answer.done():
             self.answer.set_exception(error)
 
 
@@ -136,18 +141,20 @@ def many(items: Sequence[Item]) -> tuple[str, list[Row]]:
     """The statement for these writes together, no two of one key and all of a kind, and its arrays."""
     inserts = items[0].inserts
     ordered = sorted(items, key=_insert_order if inserts else _key)
-    arrays = list(zip(*(item.row for item in ordered), strict=True))
+    picked = list(zip(*(item.row for item in ordered), strict=True))
     owner = any(item.write.owner is not None for item in ordered)
     bodies = any(item.write.blobs for item in ordered)
     repeat = any(item.write.repeat is not None for item in ordered)
     if owner:
-        arrays.append(tuple(item.write.owner for item in ordered))
+        picked.append(tuple(item.write.owner for item in ordered))
     if repeat:
-        arrays += columns([repeat_row(item.write) for item in ordered], 5)
+        picked += columns([repeat_row(item.write) for item in ordered], 5)
     plain = all(item.plain for item in ordered)
     if plain:
-        arrays += columns([item.lines[0] for item in ordered], len(events.PLAIN_KINDS))
-    else:
+        picked += columns([item.lines[0] for item in ordered], len(events.PLAIN_KINDS))
+    # Half of the columns say the same of every call; binding them once is half of the work here.
+    arrays = [column[:1] if column.count(column[0]) == len(column) else column for column in picked]
+    if not plain:
         told = [(at, *_line(event)) for at, item in enumerate(ordered, 1) for event in item.write.events]
         arrays += columns(told, 1 + len(events.KINDS))
     if bodies:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import asyncpg
 
@@ -20,6 +21,7 @@ from tollhouse.stores.postgres.faults import FAILURES, error_of, fault_of, more_
 from tollhouse.stores.postgres.link import Backoff, Link
 from tollhouse.stores.postgres.rows import Request, item_of
 from tollhouse.stores.postgres.target import Target
+from tollhouse.stores.postgres.unhurried import Unhurried
 
 SHARE_MIN = 8
 """A batch takes at least so many, if so many wait: fewer are not worth a commit while others are under way."""
@@ -42,22 +44,31 @@ class Writer:
         self._inserts: deque[Request] = deque()
         self._updates: deque[Request] = deque()
         self._odd: deque[Request] = deque()
-        self._at_work: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._all_idle: asyncio.Future[None] | None = None
 
-    def submit(self, writes: Sequence[Write]) -> asyncio.Future[tuple[Written, ...]]:
-        """Queue writes that are applied all or none. Raises TypeError or ValueError where a value has no JSON."""
+    async def write(self, writes: Sequence[Write]) -> tuple[Written, ...]:
+        """Apply writes all or none. Raises TypeError or ValueError where a value has no JSON."""
         loop = asyncio.get_running_loop()
-        items = tuple([item_of(write) for write in writes])
-        request = Request(items, loop.create_future(), loop.time() + self._target.patience_s)
-        self._queue_of(request).append(request)
-        if len(self._idle) == len(self._links) or (self._idle and self.waiting >= SHARE_MIN):
-            self._engage(loop)
-        return request.answer
+        request = Request(tuple([item_of(write) for write in writes]), loop.time() + self._target.patience_s)
+        nobody_works = len(self._idle) == len(self._links)
+        if nobody_works and len(request.items) == 1 and self._idle[-1].is_open:
+            await Unhurried(self._alone(self._idle.pop(), request), self._start)
+            if request.told is not None:
+                return request.told
+        else:
+            self._queue_of(request).append(request)
+            if nobody_works or (self._idle and self.waiting >= SHARE_MIN):
+                self._start(self._work(self._idle.pop()))
+        if request.answer is None:
+            request.answer = loop.create_future()
+        return await request.answer
 
     async def close(self) -> None:
         """Let every write that was taken come to its end, then close the connections."""
-        while self._at_work:
-            await asyncio.wait(self._at_work)
+        while len(self._idle) < len(self._links):
+            self._all_idle = asyncio.get_running_loop().create_future()
+            await self._all_idle
         for link in self._links:
             await link.close()
 
@@ -73,15 +84,40 @@ class Writer:
             return self._odd
         return self._inserts if first.expected is None else self._updates
 
-    def _engage(self, loop: asyncio.AbstractEventLoop) -> None:
-        task = loop.create_task(self._work(self._idle.pop()))
-        self._at_work.add(task)
-        task.add_done_callback(self._at_work.discard)
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, link: Link) -> None:
+    def _rest(self, link: Link) -> None:
+        self._idle.append(link)
+        if self._all_idle is not None and len(self._idle) == len(self._links) and not self._all_idle.done():
+            self._all_idle.set_result(None)
+
+    async def _alone(self, link: Link, request: Request) -> None:
+        """Try a lone write on its caller's own task; whatever does not end at once becomes work as any other."""
+        undecided = [request]
+        try:
+            undecided = await apply_many(link, undecided, self._target.try_s, self._counters)
+        except FAILURES as raw:
+            # What it means will be seen when it is repeated.
+            if not fault_of(raw).keeps:
+                link.drop()
+        except BaseException:
+            link.drop()
+            self._rest(link)
+            raise
+        if undecided:
+            request.answer = asyncio.get_running_loop().create_future()
+        if undecided or self.waiting:
+            self._start(self._work(link, undecided))
+        else:
+            self._rest(link)
+
+    async def _work(self, link: Link, batch: list[Request] | None = None) -> None:
         """Write until nobody waits."""
         try:
-            while batch := self._take():
+            while batch := batch or self._take():
                 try:
                     await self._see_through(link, batch)
                 except BaseException as raw:
@@ -91,8 +127,9 @@ class Writer:
                         request.fail(raw if isinstance(raw, Exception) else closed())
                     if not isinstance(raw, Exception):
                         raise
+                batch = None
         finally:
-            self._idle.append(link)
+            self._rest(link)
 
     def _take(self) -> list[Request]:
         if self._odd:

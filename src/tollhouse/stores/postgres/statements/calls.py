@@ -72,8 +72,9 @@ STANDING = (
 def twin(tenant: str, values: dict[str, str]) -> str:
     """The condition that a call ``c`` is a twin. ``values``: scope, tool, digest, call_group and within_us, as SQL."""
     recent = f"c.state <> 'refused' AND c.updated_at_us >= {SERVER_US} - {values['within_us']}"
+    # The tenant is compared in a way that rules out every index but that of the twins.
     return (
-        f"c.tenant = {tenant} AND c.scope = {values['scope']} AND c.tool = {values['tool']}"
+        f"c.tenant || '' = {tenant} AND c.scope = {values['scope']} AND c.tool = {values['tool']}"
         f" AND c.digest = {values['digest']}"
         f" AND ({values['call_group']} IS NULL OR c.call_group IS NULL OR c.call_group <> {values['call_group']})"
         f" AND (c.state NOT IN ({_SETTLED}) OR ({recent}))"

@@ -98,7 +98,7 @@ def insert_many(*, plain: bool, owner: bool, repeat: bool, bodies: bool) -> str:
     if owner:
         array = number.one("text[]")
         live = _live_many(array)
-        terms.append(_OWNER_LIVES.format(tenant=columns["tenant"], owner=f"({array})[i.at]"))
+        terms.append(_OWNER_LIVES.format(tenant=columns["tenant"], owner=_at(array, "i.at")))
     if repeat:
         check = _picked(number, calls.REPEAT_KINDS)
         twin = calls.twin(columns["tenant"], check)
@@ -124,7 +124,7 @@ def update_many(*, plain: bool, owner: bool, bodies: bool) -> str:
     if owner:
         array = number.one("text[]")
         live = _live_many(array)
-        terms.append(_OWNER_LIVES.format(tenant="c.tenant", owner=f"({array})[i.at]"))
+        terms.append(_OWNER_LIVES.format(tenant="c.tenant", owner=_at(array, "i.at")))
     put = (
         f"put AS (UPDATE @calls c SET {changes} FROM {_POSITIONS} WHERE {' AND '.join(terms)}"
         f" RETURNING {_of('c')}, i.at)"
@@ -132,13 +132,18 @@ def update_many(*, plain: bool, owner: bool, bodies: bool) -> str:
     return _whole(live, put, _told_many(number, plain), _kept_many(number, bodies), "SELECT tenant, key FROM put")
 
 
-_POSITIONS = "generate_subscripts($1::text[], 1) i(at)"
+_POSITIONS = "generate_subscripts($2::text[], 1) i(at)"
 _OWNER_LIVES = "({owner} IS NULL OR EXISTS (SELECT FROM live l WHERE l.tenant = {tenant} AND l.id = {owner}))"
 
 
-def _picked(number: Numbered, kinds: dict[str, str]) -> dict[str, str]:
-    """For each column the value at position ``i.at`` of its array."""
-    return {name: f"({number.one(f'{kind}[]')})[i.at]{_CAST.get(name, '')}" for name, kind in kinds.items()}
+def _picked(number: Numbered, kinds: dict[str, str], at: str = "i.at") -> dict[str, str]:
+    """For each column the value at that position of its array."""
+    return {name: _at(number.one(f"{kind}[]"), at) + _CAST.get(name, "") for name, kind in kinds.items()}
+
+
+def _at(array: str, at: str) -> str:
+    """The value at a position, or the only one there is: a column whose values are all the same is bound as one."""
+    return f"({array})[least({at}, cardinality({array}))]"
 
 
 def _live_many(owner_array: str) -> str:
@@ -148,7 +153,7 @@ def _live_many(owner_array: str) -> str:
 
 def _told_many(number: Numbered, plain: bool) -> str:
     if plain:
-        *facts, write_id = (f"({number.one(f'{kind}[]')})[p.at]" for kind in events.PLAIN_KINDS.values())
+        *facts, write_id = _picked(number, events.PLAIN_KINDS, "p.at").values()
         return f"told AS ({_PLAIN.format(facts=', '.join(facts), write_id=write_id)})"
     names = ", ".join(f"e.{name}" for name in events.KINDS)
     source = number.table("e", {"at": "integer"} | events.KINDS)
