@@ -19,9 +19,10 @@ from tollhouse.ledger.ids import SystemIds
 from tollhouse.ledger.lease import Lease, LeaseKeeper
 from tollhouse.ledger.record import CallRecord
 from tollhouse.ledger.rows import immutable_values, mutable_values
-from tollhouse.ledger.store import Counters, Store, Write, Written
+from tollhouse.ledger.store import Counters, Fence, Store, Write, Written
 
 _APPLIED = Written()
+_FENCE = Fence(1, cancel_asked=False)
 _FAR = 10**15
 
 
@@ -37,6 +38,10 @@ class NullStore:
                 immutable_values(write.record)
             mutable_values(write.record)
         return (_APPLIED,) * len(writes)
+
+    async def fence(self, tenant: str, key: str) -> Fence:
+        """What the only attempt of a call carries; asked when this process stood still between commit and check."""
+        return _FENCE
 
 
 class _Kept:
