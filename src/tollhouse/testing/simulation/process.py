@@ -85,7 +85,7 @@ class SimulatedKeeper:
     def _take(self, owner_id: str, before_us: int, renewal: Renewal) -> None:
         lease_us = round(LEASE_S * 1_000_000)
         self._clock.calibrate(before_us, renewal.now_us, self._clock.local_us(), steady_after_us=lease_us)
-        self.current = Lease(owner_id, before_us + lease_us, renewal.lease_until_us)
+        self.current = Lease(owner_id, before_us + lease_us, renewal.lease_until_us, renewal.restored_at_us)
 
 
 @dataclass(slots=True)
