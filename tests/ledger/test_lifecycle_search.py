@@ -1,8 +1,8 @@
 """A search for holes in the rules: every action of a small careless world, in every order, then at random and deeper.
 
 The world (`world.py`) has two workers, delayed and lost requests, late replies, look-ups, people who may be wrong,
-rounds, approvals and compensation. What it checks after each action shares nothing with the rules. That the search
-can see is shown by breaking one rule at a time: the trace that the rule forbids then ends in the verdict it prevents.
+rounds, approvals and compensation. What is checked after each action (`promises.py`) shares nothing with the rules.
+That the search can see is shown by breaking one rule at a time: the trace that it forbids then ends in the verdict.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.world import CONTRACTS, Violation, World, begin, check, moves
+from tests.ledger.promises import Violation, check
+from tests.ledger.world import CONTRACTS, World, begin, moves
 from tollhouse.contract.terms import Terms
 from tollhouse.ledger import change, decisions, guards, steps
 from tollhouse.ledger.change import Change

@@ -1,8 +1,7 @@
 """A small world around one call: two workers, a network, a receiver, a look-up and people, all as careless as allowed.
 
 The search in `test_lifecycle_search.py` lets every action happen in every order and asks the rules for each step. The
-world knows what truly happened; the record knows what was heard. What must never come apart is checked after each
-action, by formulas that share nothing with the rules: a :class:`Violation` names the verdict that was broken.
+world knows what truly happened; the record knows what was heard. `promises.py` says what must never come apart.
 """
 
 from __future__ import annotations
@@ -12,6 +11,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from tests.ledger.promises import (
+    ACCEPTED,
+    HAPPENED,
+    NO,
+    NO_EFFECT_STATES,
+    NOT_SENT,
+    REJECTED,
+    UNKNOWN,
+    YES,
+    check_effect,
+    needs_approval,
+    said_of_round,
+    say,
+)
 from tollhouse.contract.terms import US, Dedup, Effect, Terms
 from tollhouse.ledger import decisions, steps
 from tollhouse.ledger.change import Change
@@ -28,20 +41,7 @@ NETWORK_TICKS = 1
 WINDOW_TICKS = 5
 """How long a receiver that dedups by key recognises it."""
 
-NOT_SENT, REJECTED, UNKNOWN = AttemptOutcome.NOT_SENT, AttemptOutcome.REJECTED, AttemptOutcome.UNKNOWN
-ACCEPTED, HAPPENED = AttemptOutcome.ACCEPTED, AttemptOutcome.HAPPENED
-NO, YES = "did_not_happen", "happened"
-NO_EFFECT_STATES = (State.FAILED, State.REFUSED, State.READY, State.HELD)
 EFFECT_STATES = (State.SUCCEEDED, State.COMPENSATED)
-
-
-class Violation(AssertionError):
-    """A promise was broken. ``verdict``: its name in the list of verdicts."""
-
-    def __init__(self, verdict: str, trace: tuple[str, ...], detail: str = "") -> None:
-        super().__init__(f"{verdict}: {' · '.join(trace)} {detail}")
-        self.verdict = verdict
-        self.trace = trace
 
 
 def contract(**changed: Any) -> Terms:
@@ -273,7 +273,7 @@ def _took_effect(world: World, index: int) -> World:
         return arrived
     first = world.tick if not world.effects else world.first_effect_tick
     after = replace(arrived, effects=(*world.effects, index), first_effect_tick=first)
-    _check_effect(after, index)
+    check_effect(after, index)
     return after
 
 
@@ -307,7 +307,7 @@ def _endings(world: World) -> Iterator[Move]:
 def _disputes(before: World, after: World, index: int, outcome: AttemptOutcome) -> bool:
     """Whether hearing this disagrees with what was said: the world's own rule, in terms of what people know."""
     record, attempt = after.known, after.known.attempts[index]
-    said = _said_of_round(record, attempt.round)
+    said = said_of_round(record, attempt.round)
     if outcome is HAPPENED:
         reads_late = before.contract.effect is Effect.READ and attempt.round == record.round
         return not reads_late and (attempt.round < record.round or record.state in NO_EFFECT_STATES)
@@ -315,11 +315,6 @@ def _disputes(before: World, after: World, index: int, outcome: AttemptOutcome) 
         return said == NO
     round_outcomes = [a.outcome for a in record.attempts if a.round == attempt.round]
     return said == YES and all(o in (NOT_SENT, REJECTED) for o in round_outcomes)
-
-
-def _said_of_round(record: CallRecord, number: int) -> str | None:
-    said = [s.finding for s in record.settlements if s.round == number and s.kind in ("evidence", "overturn")]
-    return said[-1] if said else None
 
 
 def _owners(world: World) -> Iterator[Move]:
@@ -383,7 +378,7 @@ def _people(world: World) -> Iterator[Move]:
     yield from _tried(replace(world, granted=world.granted + 1), "approve", decisions.approve, record, "ada", now_us)
     yield from _tried(world, "cancel", decisions.cancel, record, "rita", now_us)
     for finding in (YES, NO):
-        yield from _tried(world, f"say {finding}", _say, record, finding, now_us)
+        yield from _tried(world, f"say {finding}", say, record, finding, now_us)
     yield from _retries(world)
     decided, settled = replace(world, disputed=False), f"dec_{len(record.settlements)}"
     yield from _tried(decided, "overturn", decisions.overturn, record, "ada", "seen", settled, now_us)
@@ -398,23 +393,12 @@ def _retries(world: World) -> Iterator[Move]:
     if record.round > 1:
         return
     approval = None
-    if _needs_approval(world):
+    if needs_approval(world):
         approval = decisions.approval_for("asked", 1, 10_000, None, record.digest, "1", world.now_us)
     yield from _tried(world, "retry", decisions.retry, record, "ada", "again", approval, world.now_us)
     if record.approval is not None:
         old = record.approval
         yield from _tried(world, "retry as approved", decisions.retry, record, "ada", "again", old, world.now_us)
-
-
-def _say(record: CallRecord, finding: str, now_us: int) -> Change:
-    """A person's word, setting the owner aside where one is at it."""
-    said = Finding(f"dec_{len(record.settlements)}", finding, "person", now_us, by="ada", reason="sure")
-    if record.state is not State.DEPARTED:
-        return decisions.settle(record, said, now_us, force=True)
-    forced = decisions.force(record, "ada", "sure", now_us)
-    if forced.record.state not in (State.IN_DOUBT, State.ACCEPTED):
-        return forced
-    return forced.then(lambda doubt: decisions.settle(doubt, said, now_us, force=True))
 
 
 def _time(world: World) -> Iterator[Move]:
@@ -426,139 +410,3 @@ def _time(world: World) -> Iterator[Move]:
     ends_us = steps.job_deadline_us(world.record)
     if ends_us is not None and later.now_us >= ends_us:
         yield from _tried(later, "job deadline", steps.job_deadline, later.known, later.now_us)
-
-
-# -- what must never be --------------------------------------------------------------------------------------------
-
-
-def _decided_by_person(record: CallRecord, attempt_id: str) -> bool:
-    """Whether a person answered for that attempt: they said what became of it, or decided in view of it."""
-    return any(s.via == "person" and attempt_id in s.covers for s in record.settlements)
-
-
-def _check_effect(world: World, index: int) -> None:
-    """A second effect needs a person's word about each attempt that could have had the first."""
-    record, attempt = world.known, world.known.attempts[index]
-    if record.state is State.COMPENSATED and world.undone and not _decided_by_person(record, attempt.id):
-        raise Violation("unexplained", world.trace, "effect after it was undone")
-    for earlier in world.effects[:-1]:
-        if earlier < world.undone:
-            continue
-        before = record.attempts[earlier]
-        answered = any(_decided_by_person(record, a.id) for a in (before, attempt))
-        if before.round == attempt.round or not answered:
-            raise Violation("repeated", world.trace, f"by attempts {earlier} and {index}")
-
-
-def check(before: World, after: World) -> None:
-    """Raise :class:`Violation` when the step from ``before`` broke a promise."""
-    if after.record is None:
-        return
-    _check_explained(after)
-    _check_disputes(after)
-    _check_state(after)
-    if before.record is not None and before.record is not after.record:
-        _check_step(before, after)
-    _check_departures(before, after)
-    _check_way_out(after)
-
-
-def _check_explained(world: World) -> None:
-    record = world.known
-    if record.contradicted or record.state not in NO_EFFECT_STATES:
-        return
-    for index in world.effects:
-        if not _decided_by_person(record, record.attempts[index].id):
-            raise Violation("unexplained", world.trace, f"effect of attempt {index} under {record.state}")
-
-
-def _check_disputes(world: World) -> None:
-    if world.disputed and not world.known.contradicted:
-        raise Violation("silent", world.trace)
-    if world.known.contradicted and not world.disputed:
-        raise Violation("false alarm", world.trace)
-
-
-_RANK = {NOT_SENT: State.READY, REJECTED: State.FAILED, UNKNOWN: State.IN_DOUBT, ACCEPTED: State.ACCEPTED,
-         HAPPENED: State.SUCCEEDED}  # fmt: skip
-_BY_PEOPLE = {State.HELD, State.REFUSED, State.COMPENSATED}
-
-
-def _check_state(world: World) -> None:
-    """The state is what was said of the round, or else the strongest outcome of its attempts."""
-    record = world.known
-    outcomes = [a.outcome for a in record.attempts if a.round == record.round]
-    said = _said_of_round(record, record.round)
-    if record.state in _BY_PEOPLE:
-        return
-    if said is not None:
-        expected = State.SUCCEEDED if said == YES else State.FAILED
-    elif None in outcomes:
-        expected = State.DEPARTED
-    else:
-        strongest = max((o for o in outcomes if o is not None), key=list(_RANK).index, default=NOT_SENT)
-        abandoned = world.contract.effect is Effect.READ and strongest is UNKNOWN
-        expected = State.READY if abandoned else _RANK[strongest]
-    if record.state is not expected:
-        raise Violation("fold", world.trace, f"{record.state} instead of {expected}")
-
-
-def _check_step(before: World, after: World) -> None:
-    old, new = before.known, after.known
-    action = after.trace[-1] if after.trace else ""
-    for was, became in zip(old.attempts, new.attempts, strict=False):
-        final = was.outcome in (NOT_SENT, REJECTED, HAPPENED)
-        aged = was.outcome is ACCEPTED and action != "job deadline"
-        if (final or aged) and became.outcome is not was.outcome:
-            raise Violation("weakened", after.trace, f"{was.outcome} became {became.outcome}")
-    left_success = old.state is State.SUCCEEDED and new.state is not State.SUCCEEDED
-    if left_success and action not in ("overturn", "compensate"):
-        raise Violation("weakened", after.trace, f"succeeded became {new.state}")
-    if old.contradicted and not new.contradicted and action not in ("overturn", "uphold"):
-        raise Violation("silent", after.trace, "a contradiction closed by itself")
-    moved = action.split(" ")[0] in ("depart", "resend", "retry", "say", "overturn", "lease")
-    if moved and new.fence <= old.fence:
-        raise Violation("unfenced", after.trace, "the fence did not move")
-    if new.version <= old.version or new.updated_at_us < old.updated_at_us:
-        raise Violation("unfenced", after.trace, "the version or the time ran back")
-
-
-def _check_departures(before: World, after: World) -> None:
-    """Nothing departs while a happened attempt is known and undecided, after a cancel, or without its approval."""
-    if len(after.wires) == len(before.wires) or before.record is None:
-        return
-    old, action = before.known, after.trace[-1].split(" ")[0]
-    if before.disputed:
-        raise Violation("repeated", after.trace, "departed under an open contradiction")
-    for attempt in old.attempts:
-        if attempt.outcome is HAPPENED and not _decided_by_person(old, attempt.id):
-            raise Violation("repeated", after.trace, "departed though an attempt is known to have happened")
-    if action == "resend" and "cancel" in " ".join(after.trace).split("retry")[-1]:
-        raise Violation("repeated", after.trace, "sent again after a cancel")
-    rounds = {a.round for a in after.known.attempts}
-    if _needs_approval(after) and len(rounds) > after.granted:
-        raise Violation("overspent", after.trace, f"{len(rounds)} rounds on {after.granted} approvals")
-
-
-def _needs_approval(world: World) -> bool:
-    return world.contract.effect is Effect.DESTRUCTIVE
-
-
-def _check_way_out(world: World) -> None:
-    """People can always bring it to an end: decide the contradiction, then settle or refuse."""
-    record, now_us = world.known, world.now_us
-    try:
-        if record.contradicted:
-            record = decisions.uphold(record, "eve", "decided", "dec_x", now_us).record
-        if record.state in (State.HELD, State.READY):
-            record = decisions.cancel(record, "eve", now_us).record
-        elif record.state in (State.DEPARTED, State.ACCEPTED, State.IN_DOUBT):
-            record = _way_out_of_doubt(record, now_us)
-    except Forbidden as forbidden:
-        raise Violation("stuck", world.trace, f"in {record.state}: {forbidden}") from None
-    if record.contradicted:
-        raise Violation("stuck", world.trace, "still contradicted")
-
-
-def _way_out_of_doubt(record: CallRecord, now_us: int) -> CallRecord:
-    return _say(record, YES, now_us).record

@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from tests.ledger.world import CONTRACTS, World, begin, check, moves
+from tests.ledger.promises import check
+from tests.ledger.world import CONTRACTS, World, begin, moves
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.events import first_break
 from tollhouse.ledger.record import CallRecord, State
