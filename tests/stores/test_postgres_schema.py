@@ -119,9 +119,7 @@ async def test_migrations_are_applied_one_by_one_and_none_halfway(
     monkeypatch.setattr(migrate, "SCHEMA", released)
     async with opened(postgres_url) as store:
         assert await store.write(departure("call")) == APPLIED
-    mended = replace(
-        broken, sql="ALTER TABLE owners ADD COLUMN note text", min_release_schema=NEXT + 1
-    )
+    mended = replace(broken, sql="ALTER TABLE owners ADD COLUMN note text", min_release_schema=NEXT + 1)
     monkeypatch.setattr(migrate, "SCHEMA", Schema((*released.migrations, second, mended)))
     both = await asyncio.gather(upgrade(postgres_url), upgrade(postgres_url))
     assert sorted(both) == [[], [BROKEN]]
@@ -195,3 +193,16 @@ async def test_without_kept_statements_the_store_works_behind_a_pooler(postgres_
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
             assert [row["application_name"] for row in names] == [""]
+
+
+async def test_a_migration_beside_a_running_store_disturbs_nobody(postgres_url: str) -> None:
+    """Statements that were planned before a column came, or a type changed, go on without an error."""
+    async with opened(postgres_url) as store, looking(postgres_url) as connection:
+        for number, change in enumerate(("ADD COLUMN note text", "ALTER COLUMN round TYPE bigint", "DROP COLUMN note")):
+            for write in effect(f"call-{number}"):
+                assert await store.write(write) == APPLIED
+            assert await store.get(TENANT, f"call-{number}") is not None
+            await connection.execute(f"ALTER TABLE calls {change}")
+        assert await asyncio.gather(*(store.write(departure(f"late-{n}")) for n in range(12))) == [APPLIED] * 12
+        assert await store.count(TENANT) == {State.SUCCEEDED: 3, State.DEPARTED: 12}
+        assert (await store.get(TENANT, "call-0")) is not None

@@ -70,7 +70,8 @@ async def _connected(target: Target, limit_s: float, *, volatile: bool) -> Async
     except Unfit as raw:
         raise raw.error from raw.__cause__
     except FAILURES as raw:
-        raise error_of(raw, target.url) from raw
+        error = error_of(raw, target.url)
+        raise error from error.__cause__
     finally:
         await link.close()
 

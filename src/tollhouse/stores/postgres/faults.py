@@ -115,13 +115,13 @@ def more_telling(earlier: Exception | None, raw: Exception) -> Exception:
 def error_of(raw: Exception, url: str) -> Exception:
     """What the caller hears about the store at ``url``.
 
-    The driver's words are left out where they may show what was bound to the statement.
+    The driver's error is its ``__cause__``, but for a bad value, which that might show.
     """
     if isinstance(raw, Unfit):
         return StoreUnavailable(raw.error.cause, remedy=raw.error.remedy)
     fault = fault_of(raw)
     if fault.bad_value:
-        return BadValue(f"The store cannot keep a value of this write{_said(raw)}.")
+        return BadValue(f"The store cannot keep a value that it was given{_said(raw)}.")
     error = fault.kind(f"The ledger at {url} {fault.what}{_said(raw)}.", remedy=fault.remedy)
     error.__cause__ = raw
     return error

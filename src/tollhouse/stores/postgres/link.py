@@ -21,6 +21,9 @@ from tollhouse.stores.postgres.target import Target
 
 T = TypeVar("T")
 
+OLDEST_SERVER = 13
+"""The oldest PostgreSQL on which the store's statements have their meaning."""
+
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
 _CLOSE_S = 1.0
@@ -122,6 +125,8 @@ class Link:
 
     async def _vet(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         """Asked on every connection: the server that comes back, or another of its name, may be set otherwise."""
+        if connection.get_server_version().major < OLDEST_SERVER:
+            raise Unfit(_too_old(connection.get_server_version().major))
         row = await connection.fetchrow(meta.FITNESS, timeout=self._limit_s)
         assert row is not None
         if row["in_recovery"]:
@@ -150,6 +155,13 @@ def session_settings(target: Target, limit_s: float) -> dict[str, str]:
     if "application_name=" not in target.dsn:
         settings["application_name"] = "tollhouse"
     return settings
+
+
+def _too_old(major: int) -> TollhouseError:
+    return StoreSchema(
+        f"The server is PostgreSQL {major}, and the ledger needs {OLDEST_SERVER} or later.",
+        remedy="Use a newer server.",
+    )
 
 
 def _wrong_encoding(encoding: str) -> TollhouseError:
@@ -200,7 +212,8 @@ async def patiently(link: Link, step: Callable[[float], Awaitable[T]], patience_
             if not fault.keeps:
                 link.drop()
             if not fault.repeat or not await backoff.pause():
-                raise error_of(why, link.target.url) from raw
+                error = error_of(why, link.target.url)
+                raise error from error.__cause__
         except BaseException:
             # Cancelled in the middle of an answer: what the connection would say next is not for its next user.
             link.drop()
@@ -211,15 +224,15 @@ class Pool:
     """A few links for short readings, handed out last in, first out, so that a quiet store keeps one connection."""
 
     def __init__(self, links: list[Link]) -> None:
-        self._links = links
+        self._size = len(links)
         self._free = list(links)
-        self._waiters = asyncio.Semaphore(len(links))
+        self._vacancies = asyncio.Semaphore(len(links))
 
     async def run(self, step: Callable[[Link, float], Awaitable[T]], patience_s: float) -> T:
         """Run ``step`` on a link; see :func:`patiently`. Waiting for a link counts."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
-        async with self._waiters:
+        async with self._vacancies:
             link = self._free.pop()
             try:
                 return await patiently(link, lambda left_s: step(link, left_s), deadline - loop.time())
@@ -227,6 +240,8 @@ class Pool:
                 self._free.append(link)
 
     async def close(self) -> None:
-        """Close what nobody uses; whoever still reads gets an error."""
-        for link in self._links:
+        """Let readings that have begun come to their end, then close the connections."""
+        for _ in range(self._size):
+            await self._vacancies.acquire()
+        for link in self._free:
             await link.close()

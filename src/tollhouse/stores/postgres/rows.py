@@ -153,7 +153,7 @@ def many(items: Sequence[Item]) -> tuple[str, list[Row]]:
     if plain:
         picked += columns([item.lines[0] for item in ordered], len(events.PLAIN_KINDS))
     # Half of the columns say the same of every call; binding them once is half of the work here.
-    arrays = [column[:1] if column.count(column[0]) == len(column) else column for column in picked]
+    arrays = [column[:1] if _all_equal(column) else column for column in picked]
     if not plain:
         told = [(at, *_line(event)) for at, item in enumerate(ordered, 1) for event in item.write.events]
         arrays += columns(told, 1 + len(events.KINDS))
@@ -163,6 +163,11 @@ def many(items: Sequence[Item]) -> tuple[str, list[Row]]:
     if inserts:
         return writes.insert_many(plain=plain, owner=owner, repeat=repeat, bodies=bodies), arrays
     return writes.update_many(plain=plain, owner=owner, bodies=bodies), arrays
+
+
+def _all_equal(column: Row) -> bool:
+    first = column[0]
+    return bool(first == column[-1]) and column.count(first) == len(column)
 
 
 _key = attrgetter("key")
