@@ -297,9 +297,10 @@ async def test_finding_loses_to_what_was_decided_during_the_look_up(open_house: 
     assert (record.state, len(record.settlements)) == (State.FAILED, 1)
 
 
-async def test_finding_loses_to_a_retry_that_brought_the_same_state_back(open_house: OpenHouse) -> None:
+@pytest.mark.parametrize("answer", [happened("cr-1"), did_not_happen("not in the books")])
+async def test_finding_loses_to_a_retry_that_brought_the_same_state_back(open_house: OpenHouse, answer: Answer) -> None:
     """The state alone would look unchanged: in doubt, then settled, retried and in doubt again. The version is not."""
-    hook = Asked(did_not_happen("not in the books"))
+    hook = Asked(answer)
     house = await open_house(lossy(hook, absent_after_s=0.0))
     await in_doubt(house)
     look = asyncio.ensure_future(house.reconcile(KEY))

@@ -131,6 +131,9 @@ async def test_thread_that_goes_on_keeps_its_attempt_until_the_lease_ends(open_h
     with pytest.raises((InDoubt, HouseClosed)):
         await call
     other = await open_house(credit, lease_s=LEASE_S)
+    owner = await other.store.owner(other._core.tenant, house._core.owner_id)
+    assert owner is not None
+    assert owner.ended_at_us is None
     record = await other.reconcile(KEY)
     assert (record.state, record.attempts[0].running) == (State.IN_DOUBT, True)
 

@@ -140,18 +140,22 @@ async def test_expired_reservation_is_a_doubt_and_is_looked_up_before_anything_r
 
 
 # case C29
-async def test_call_past_its_time_is_a_doubt_and_not_free_again(house_store_url: str, receiver: Receiver) -> None:
+@pytest.mark.parametrize("tool", ["credit", "plain_credit"])
+async def test_call_past_its_time_is_a_doubt_and_not_free_again(
+    house_store_url: str, receiver: Receiver, tool: str
+) -> None:
     """The function's time is over, its effect is not: an identical request is answered with the doubt."""
     receiver.fault("hold_after_effect")
     offered = tools.credits(receiver.url)
     async with Tollhouse.open(house_store_url, tools=offered, lease_s=LEASE_S) as house:
         for _ in range(3):
             with pytest.raises(InDoubt):
-                await house.call("credit", ASKED, key=KEY, attempt_timeout_s=0.3)
+                await house.call(tool, ASKED, key=KEY, attempt_timeout_s=0.3)
         await asyncio.sleep(1.2 * LEASE_S)
         with pytest.raises(InDoubt):
-            await house.call("credit", ASKED, key=KEY)
-    assert len(receiver.requests(method="POST")) == 1
+            await house.call(tool, ASKED, key=KEY)
+        assert len(receiver.requests(method="POST")) == 1
+        receiver.release()
 
 
 # -- an acknowledgement lost between COMMIT and its reply ------------------------------------------------
