@@ -266,7 +266,8 @@ def test_evidence_settles_a_doubt(finding: str, state: State, via: str, tale: Ca
     """Whoever brings it; attempts keep what they themselves said."""
     story = tale().later(600)
     said = story.attempt().outcome
-    story.settle(finding, via, evidence={"page": 3}, reference="r-1")
+    about_the_job = "failed" if finding == NO and story.state is State.ACCEPTED else None
+    story.settle(finding, via, evidence={"page": 3}, reference="r-1", job_status=about_the_job)
     settlement = story.record.settlements[-1]
     assert story.state is state
     assert story.attempt().outcome is said

@@ -270,10 +270,11 @@ def test_anybody_may_say_at_once_that_it_happened() -> None:
         assert story.record.fence > story.attempt().fence
 
 
+@pytest.mark.parametrize("accepts", [True, False], ids=["as declared", "undeclared"])
 @pytest.mark.parametrize("status", ["cancelled", "failed", "never_queued"])
-def test_long_work_is_settled_by_a_statement_about_the_job(status: str) -> None:
-    """Where a tool can answer *accepted*, absence is no evidence."""
-    story = Story.of(terms(accepts=True)).depart().end(ACCEPTED).later(60)
+def test_long_work_is_settled_by_a_statement_about_the_job(status: str, accepts: bool) -> None:
+    """Where a tool can answer *accepted*, or did so undeclared, absence is no evidence."""
+    story = Story.of(terms(accepts=accepts)).depart().end(ACCEPTED).later(60)
     with pytest.raises(Forbidden, match="statement about the job"):
         story.settle(NO, "hook")
     assert story.settle(NO, "hook", job_status=status).state == "failed"
