@@ -43,14 +43,17 @@ class Fault:
 
 GONE = Fault(StoreUnavailable, "cannot be reached", repeat=True, keeps=False)
 
+_POOLER = "Behind PgBouncer in transaction mode, add ?pgbouncer=1 to the URL."
+
 _BY_STATE = {
+    "08P01": Fault(StoreUnavailable, "breaks off what was begun", remedy=_POOLER, repeat=True, keeps=False),
     "0A000": Fault(StoreUnavailable, "changes its schema", repeat=True, keeps=False),
     "25006": Fault(StoreReadOnly, "cannot be written: the server or the session is read-only", keeps=False),
     "25P03": GONE,
     "26000": Fault(
         StoreUnavailable,
         "loses prepared statements between transactions",
-        remedy="Behind a pooler in transaction mode, open it with postgres_statement_cache=False.",
+        remedy=_POOLER,
         repeat=True,
         keeps=False,
     ),

@@ -45,7 +45,7 @@ class Target:
 def parse(url: str, *, statement_cache: bool = True, patience_s: float = 10.0) -> Target:
     """Read a URL as libpq does, several hosts and ``target_session_attrs`` included.
 
-    Parameters of our own: ``schema``. Raises :class:`~tollhouse.errors.StoreURLInvalid`, never showing a password.
+    Parameters of our own: ``schema``, and ``pgbouncer=1`` for a pooler in transaction mode before the server. Raises :class:`~tollhouse.errors.StoreURLInvalid`, never showing a password.
     """
     try:
         parts = urlsplit(url)
@@ -55,9 +55,16 @@ def parse(url: str, *, statement_cache: bool = True, patience_s: float = 10.0) -
     schema = parameters.pop("schema", None)
     if schema is not None and not _SCHEMA.fullmatch(schema):
         raise StoreURLInvalid("schema is the name of a schema: letters, digits and _, not starting with a digit.")
+    statement_cache = statement_cache and not _switch(parameters.pop("pgbouncer", "0"))
     connect_timeout_s = _seconds(parameters.pop("connect_timeout", None))
     dsn = urlunsplit(parts._replace(query=urlencode(parameters), fragment=""))
     return Target(dsn, without_password(url), schema, connect_timeout_s, statement_cache, patience_s)
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise StoreURLInvalid("pgbouncer is 1 behind a pooler in transaction mode, else 0.")
+    return text == "1"
 
 
 def _seconds(text: str | None) -> float:
