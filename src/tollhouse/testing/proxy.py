@@ -268,10 +268,10 @@ class _Link:
             data = bytes(box)
             box.clear()
             if data:
-                writer.write(data)
                 try:
+                    writer.write(data)
                     await writer.drain()
-                except ConnectionError:
+                except (ConnectionError, RuntimeError):  # the latter where an end was passed on there already
                     return False
         return True
 

@@ -68,7 +68,9 @@ async def contrary_operators(stage: Stage, seed: int, rng: random.Random) -> Non
         late = asyncio.get_running_loop().create_task(
             stage.decide(slow_desk, "resolve", scene.key, "bob", answer=DID_NOT_HAPPEN)
         )
-        await reached.wait()
+        waiting = asyncio.get_running_loop().create_task(reached.wait())
+        await asyncio.wait([waiting, late], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
         await scene.say(HAPPENED)
         await late
     await scene.end()

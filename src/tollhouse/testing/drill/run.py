@@ -33,6 +33,8 @@ CHAPTER = 1000
 """Seeds on one ledger."""
 AT_ONCE = 300
 """Calls in hand at a time: most of a call's time it waits (for a lease to end, for silence)."""
+PLOT_MOST_S = 700.0
+"""No plot takes that long, however busy the machine."""
 MUTANT_SEEDS = 24
 """Within so many seeds of its directed plot a mutant must be noticed."""
 MUTANTS_AT_ONCE = 4
@@ -48,6 +50,7 @@ class Result:
 
     ``mutants``: seeds needed by name, None where it was missed; empty where none were tried. ``noticed_by``: the
     verdicts that said so. ``killed_seeds``: calls that a killed process left behind. ``events``: lines of history.
+    ``unfinished``: seeds whose plot hung, a defect of the drill itself.
     """
 
     store: str
@@ -61,6 +64,7 @@ class Result:
     noticed_by: dict[str, list[str]] = field(default_factory=dict)
     killed_seeds: int = 0
     events: Counter[str] = field(default_factory=Counter)
+    unfinished: list[int] = field(default_factory=list)
 
     @property
     def self_check(self) -> bool | None:
@@ -71,8 +75,8 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """No violation, and no mutant missed of those that were tried."""
-        return not self.failed and None not in self.mutants.values()
+        """No violation, no seed unfinished, and no mutant missed of those that were tried."""
+        return not self.failed and not self.unfinished and None not in self.mutants.values()
 
     def as_json(self) -> dict[str, Any]:
         """The run as one object."""
@@ -91,7 +95,8 @@ class Result:
             "noticed_by": self.noticed_by,
             "self_check": self.self_check,
             "events": dict(self.events.most_common()),
-            "seed_failed": sorted({judgement.case.seed for judgement in self.failed}),
+            "seed_failed": sorted({judgement.case.seed for judgement in self.failed} | set(self.unfinished)),
+            "unfinished": self.unfinished,
             "passed": self.passed,
             "seconds": round(self.seconds, 1),
         }
@@ -127,11 +132,12 @@ async def drill(
         async with Stores(kind, Path(folder)) as stores:
             for number, start in enumerate(range(first, first + seeds, CHAPTER)):
                 chapter = range(start, min(start + CHAPTER, first + seeds))
-                judgements, tally = await _chapter(stores, Path(folder) / f"chapter-{number}", chapter)
+                judgements, tally, unfinished = await _chapter(stores, Path(folder) / f"chapter-{number}", chapter)
                 for failed in [each for each in judgements if each.failed][: max(0, TOLD_MOST - len(result.failed))]:
                     for line in story(failed):
                         progress(line)
                 result.take(judgements, tally)
+                result.unfinished += unfinished
                 result.seeds += len(chapter)
                 progress(_said(result, time.monotonic() - began))
             names = [only] if only else list(MUTANTS) if mutants else []
@@ -149,7 +155,7 @@ def _said(result: Result, seconds: float) -> str:
 # -- chapters ---------------------------------------------------------------------------------------------
 
 
-async def _chapter(stores: Stores, folder: Path, seeds: range) -> tuple[list[Judgement], Tally]:
+async def _chapter(stores: Stores, folder: Path, seeds: range) -> tuple[list[Judgement], Tally, list[int]]:
     rng = random.Random(f"chapter {seeds.start}")
     await asyncio.to_thread(folder.mkdir)
     async with stores.ledger(shadow_clock=rng.random() < 0.5) as ledger:
@@ -163,7 +169,7 @@ async def _chapter(stores: Stores, folder: Path, seeds: range) -> tuple[list[Jud
                 await _finish(stage)
             stage.tally.outages += ledger.outages
             stage.tally.lost_acks += ledger.lost_acks
-            return [judge(case) for case in await facts(stage)], stage.tally
+            return [judge(case) for case in await facts(stage)], stage.tally, stage.unfinished
 
 
 async def _play(stage: Stage, seeds: list[tuple[int, Plot | None]]) -> None:
@@ -173,7 +179,11 @@ async def _play(stage: Stage, seeds: list[tuple[int, Plot | None]]) -> None:
         async with room:
             rng = random.Random(f"seed {seed}")
             chosen = plot_of(rng)
-            await (plot or chosen)(stage, seed, rng)
+            try:
+                async with asyncio.timeout(PLOT_MOST_S):
+                    await (plot or chosen)(stage, seed, rng)
+            except TimeoutError:
+                stage.unfinished.append(seed)
 
     async with asyncio.TaskGroup() as group:
         for seed, plot in seeds:

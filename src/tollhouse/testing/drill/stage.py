@@ -61,7 +61,9 @@ class Stage:
     def __init__(self, ledger: Ledger, receiver: Receiver, folder: Path, *, broken: str | None = None) -> None:
         self.ledger, self.receiver, self.folder = ledger, receiver, folder
         self.tally = Tally()
-        self._broken = broken
+        self.broken = broken
+        self.unfinished: list[int] = []
+        """Seeds whose plot did not come to its end: a defect of the drill."""
         self._watches: dict[str, Watch] = {}
         self._returned: dict[str, Worker] = {}
         self._fresh = itertools.count()
@@ -76,7 +78,7 @@ class Stage:
     def job(self, name: str, *, lossy: bool = False, **options: Any) -> Job:
         """What a worker of this stage is made from."""
         url = self.ledger.lossy_url if lossy else self.ledger.url
-        return Job(name, "", url, self.receiver.url, LEASE_S, mutant=self._broken, **options)
+        return Job(name, "", url, self.receiver.url, LEASE_S, mutant=self.broken, **options)
 
     def _lane(self, name: str, room: int, **options: Any) -> Lane:
         number = next(self._fresh)
