@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.houses import OpenHouse, interfering, settled_down
 from tollhouse import (
+    Accepted,
     AttemptOutcome,
     CallContext,
     NotSent,
@@ -170,6 +171,32 @@ async def test_an_exception_that_fails_when_it_is_read_is_recorded_all_the_same(
     record = await house.get("k")
     assert record.error is not None
     assert record.error["type"] == "Hostile"
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_long_work_is_accepted_under_its_reference_and_absence_does_not_end_it(
+    open_house: OpenHouse, declared: bool
+) -> None:
+    """Raised or returned, declared or not: the receiver confirmed a job, so a look-up that sees nothing proves
+    nothing; only a word about the job does."""
+    answers = [did_not_happen("no such entry"), did_not_happen("cancelled", job_status="cancelled")]
+
+    def look(record: Any) -> Any:
+        return answers.pop(0)
+
+    @tool(external(accepts=declared, absent_after_s=0), reconcile=look)
+    async def start(raised: bool) -> Any:
+        if raised:
+            raise Accepted("job-1")
+        return Accepted("job-2")
+
+    house = await open_house(start)
+    for raised, reference in ((True, "job-1"), (False, "job-2")):
+        outcome = await house.call(start, {"raised": raised}, key=reference)
+        assert (outcome.state, outcome.reference, outcome.value) == (State.ACCEPTED, reference, None)
+        assert (await house.call(start, {"raised": raised}, key=reference)).state is State.ACCEPTED
+    assert (await house.reconcile("job-1")).state is State.ACCEPTED
+    assert (await house.reconcile("job-1")).state is State.FAILED
 
 
 async def test_errors_are_bounded_and_show_no_secret(open_house: OpenHouse) -> None:

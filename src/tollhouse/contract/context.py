@@ -41,7 +41,9 @@ class CallContext(ABC):
     def http(self) -> httpx2.AsyncClient:
         """A client that re-checks the fence before the first byte and sends the idempotency key.
 
-        Its times are finite, it never retries, and it raises :class:`NotSent` or :class:`Rejected` where proven.
+        Its times are finite, it never retries, and it raises :class:`NotSent` or :class:`Rejected` where proven, judged
+        by all requests of the attempt that may have an effect (``GET``, ``HEAD`` and ``OPTIONS`` have none). What a
+        tool does by other means it cannot know: such a tool catches :class:`NotSent` and raises what is true.
         """
 
     @property

@@ -347,7 +347,7 @@ class Sending:
 
     async def _end_wait(self, attempt: Attempt, why: str) -> None:
         """Nobody waits for this attempt any more. After a timeout its owner may send again beside it."""
-        beside = why == "timeout" and self._record.limits.max_attempts > 1
+        beside = why == "timeout" and self._record.limits.max_attempts > 1 and not self._core.closed
         following = await self._next(0.0) if beside else None
         again = following.start if following is not None else None
 

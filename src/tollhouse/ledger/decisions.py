@@ -270,12 +270,18 @@ def tried(record: CallRecord, verb: str, by: str, why: str, now_us: int) -> Chan
 
 
 def _negative_counts(record: CallRecord, finding: Finding, force: bool) -> None:
-    if finding.via != "person" and record.terms.accepts and finding.job_status is None:
+    if finding.via != "person" and _starts_long_work(record) and finding.job_status is None:
         raise Forbidden("S", "This tool starts long work: only a statement about the job is evidence.")
     if finding.via == "hook":
         guard_s(record, finding.began_us)
     elif finding.via == "person" and not force and any(a.running for a in record.attempts):
         raise Forbidden("force", "An attempt of this call may still be running; say so with force.")
+
+
+def _starts_long_work(record: CallRecord) -> bool:
+    """By its contract, or because the receiver confirmed some, whatever the contract says: only that gives an attempt
+    its reference."""
+    return record.terms.accepts or any(attempt.reference is not None for attempt in record.attempts)
 
 
 def _finding_only(record: CallRecord, finding: Finding, now_us: int) -> Change:
