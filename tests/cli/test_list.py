@@ -9,8 +9,8 @@ from tests.cli.conftest import Run, Shop
 FIELDS = {
     "arguments", "approval", "attempts", "cancel_asked", "compensated_by", "compensates", "contract", "contradicted",
     "cost", "created_at", "deadline_at", "departed_at", "digest", "doubt_since", "due_at", "effect", "error", "group",
-    "guarantee", "idempotency_key", "key", "limits", "looks", "reference", "repeat_of", "request_digest",
-    "purged_at", "requested_by", "result", "result_detail", "result_problem", "round", "run_when_approved", "scope", "settlements",
+    "guarantee", "idempotency_key", "key", "limits", "looks", "purged_at", "reference", "repeat_of", "request_digest",
+    "requested_by", "result", "result_detail", "result_problem", "round", "run_when_approved", "scope", "settlements",
     "state", "tenant", "tool", "updated_at", "version",
 }  # fmt: skip
 """The names that programs rely on."""

@@ -45,7 +45,8 @@ class Target:
 def parse(url: str, *, statement_cache: bool = True, patience_s: float = 10.0) -> Target:
     """Read a URL as libpq does, several hosts and ``target_session_attrs`` included.
 
-    Parameters of our own: ``schema``, and ``pgbouncer=1`` for a pooler in transaction mode before the server. Raises :class:`~tollhouse.errors.StoreURLInvalid`, never showing a password.
+    Parameters of our own: ``schema``, and ``pgbouncer=1`` where a pooler in transaction mode stands before the server.
+    Raises :class:`~tollhouse.errors.StoreURLInvalid`, never showing a password.
     """
     try:
         parts = urlsplit(url)
