@@ -51,8 +51,14 @@ async def killed(start: Start, house_store_url: str, receiver: Receiver, point: 
 
 
 # case C28
-@pytest.mark.parametrize("point", DOUBTFUL)
-@pytest.mark.parametrize("tool", ["credit", "plain_credit"])
+@pytest.mark.parametrize(
+    ("tool", "point"),
+    [
+        *(("credit", point) for point in DOUBTFUL),
+        ("plain_credit", "before_function"),
+        ("plain_credit", "after_function"),
+    ],
+)
 async def test_killed_call_is_in_doubt_and_a_hook_deployed_later_settles_it(
     start: Start, house_store_url: str, receiver: Receiver, point: str, tool: str
 ) -> None:

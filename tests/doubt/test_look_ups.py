@@ -14,7 +14,7 @@ from tests.crash import tools
 from tests.crash.listening import Heard, kinds
 from tests.doubt.scenes import ASKED, KEY, SILENCE_S, facts, in_doubt, lossy
 from tests.support.houses import OpenHouse
-from tollhouse import Accepted, RecordedCall, State, did_not_happen, external, happened, tool, unknown
+from tollhouse import Accepted, CallContext, RecordedCall, State, did_not_happen, external, happened, tool, unknown
 from tollhouse.contract.answers import Answer
 from tollhouse.contract.terms import US
 from tollhouse.doubt import reconciler
@@ -116,6 +116,11 @@ async def under_way(_call: RecordedCall) -> Answer:
     raise Accepted("job-7")
 
 
+async def wants_context(_call: RecordedCall, ctx: CallContext) -> Answer:
+    """A look-up that takes itself for an attempt."""
+    return happened(await ctx.http.get("https://books.example"))
+
+
 UNTELLING: dict[str, tuple[Callable[..., Any], str]] = {
     "says unknown": (lambda _call: unknown("the books are closed"), "the books are closed"),
     "raises": (raises, "RuntimeError"),
@@ -123,6 +128,7 @@ UNTELLING: dict[str, tuple[Callable[..., Any], str]] = {
     "answers true": (lambda _call: True, "bool"),
     "answers a word": (lambda _call: "happened", "str"),
     "sees it under way": (under_way, "job-7"),
+    "asks for a context": (wants_context, "no context"),
 }
 
 

@@ -428,6 +428,7 @@ async def test_step_of_the_stores_clock_stops_take_overs_for_a_lease(open_house:
 
 
 # case C14
+@pytest.mark.crash
 async def test_running_step_survives_the_restart_of_its_coordinator(
     start: Start, house_store_url: str, receiver: Receiver
 ) -> None:
@@ -493,6 +494,7 @@ async def departures(house: Tollhouse, owner: str) -> None:
         assert all(written.applied for written in await house.store.write(*writes))
 
 
+@pytest.mark.crash
 async def test_ten_thousand_orphans_are_classified(
     start: Start, house_store_url: str, request: pytest.FixtureRequest
 ) -> None:

@@ -65,6 +65,7 @@ async def test_store_that_fails_after_commit_1_lets_nothing_leave_either(
 
 
 # case H03
+@pytest.mark.crash
 async def test_process_that_dies_after_an_unheard_commit_1_leaves_a_doubt(
     start: Start, house_store_url: str, receiver: Receiver
 ) -> None:
@@ -104,6 +105,7 @@ async def test_store_that_fails_around_commit_2_keeps_the_effect(
     assert len(receiver.requests(method="POST")) == 1
 
 
+@pytest.mark.crash
 async def test_store_that_stays_away_after_the_effect_leaves_a_doubt_for_the_next_process(
     start: Start, house_store_url: str, receiver: Receiver
 ) -> None:
@@ -122,6 +124,7 @@ async def test_store_that_stays_away_after_the_effect_leaves_a_doubt_for_the_nex
 
 
 # case C28
+@pytest.mark.crash
 async def test_expired_reservation_is_a_doubt_and_is_looked_up_before_anything_runs(
     start: Start, house_store_url: str, receiver: Receiver
 ) -> None:

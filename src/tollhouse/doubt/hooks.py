@@ -19,7 +19,8 @@ def bound(hook: Callable[..., Any], record: RecordedCall, context: CallContext |
 
     ``record`` (or ``call``, ``original``, or the first parameter that names nothing else) gets the recorded call;
     ``result``, ``reference``, ``key``, ``idempotency_key`` what they say; a parameter annotated
-    :class:`CallContext` or named ``ctx`` the context; names of the call's arguments their values.
+    :class:`CallContext` or named ``ctx`` the context; names of the call's arguments their values. Raises TypeError for
+    a look-up that asks for a context: there is none, since it is no attempt.
     """
     known = _known(record)
     chosen: dict[str, Any] = {}
@@ -28,7 +29,10 @@ def bound(hook: Callable[..., Any], record: RecordedCall, context: CallContext |
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if name == "ctx" or "CallContext" in str(parameter.annotation):
-            chosen[name] = context
+            if context is not None:
+                chosen[name] = context
+            elif parameter.default is parameter.empty:
+                raise TypeError(f"a look-up sends nothing, so it has no context to pass as {name}")
         elif name in RECORD_NAMES:
             chosen[name], given_record = record, True
         elif name in known:
