@@ -39,22 +39,31 @@ pidfile = {folder}/pid
 
 
 @pytest.fixture(scope="session")
-def pgbouncer_program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def pgbouncer_program() -> Iterator[list[str]]:
     """The command that runs it. Skips where there is none and none can be fetched, saying so."""
     if found := shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
-        return [found]
+        yield [found]
+        return
     folder = Path(tempfile.mkdtemp(prefix="tollhouse-pgbouncer-"))
     try:
-        if os.geteuid() == 0:
-            subprocess.run(["apt-get", "update"], check=True, capture_output=True, timeout=60)
-        subprocess.run(["apt-get", "download", *PACKAGES], cwd=folder, check=True, capture_output=True, timeout=60)
-        for package in folder.glob("*.deb"):
-            subprocess.run(["dpkg", "-x", str(package), str(folder)], check=True, capture_output=True)
+        _fetch(folder)
     except (OSError, subprocess.SubprocessError) as error:
         pytest.skip(f"PgBouncer is not installed, and Debian's package could not be fetched ({type(error).__name__})")
+    else:
+        libraries = ":".join(str(path) for path in (folder / "usr/lib").glob("*-linux-gnu"))
+        yield ["env", f"LD_LIBRARY_PATH={libraries}", str(folder / "usr/sbin/pgbouncer")]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fetch(folder: Path) -> None:
+    """Debian's packages, unpacked: nothing of the machine is changed."""
     folder.chmod(0o755)
-    libraries = ":".join(str(path) for path in (folder / "usr/lib").glob("*-linux-gnu"))
-    return ["env", f"LD_LIBRARY_PATH={libraries}", str(folder / "usr/sbin/pgbouncer")]
+    commands = [["apt-get", "update"]] if os.geteuid() == 0 else []
+    for command in [*commands, ["apt-get", "download", *PACKAGES]]:
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
+    for package in folder.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", str(package), str(folder)], check=True, capture_output=True)
 
 
 @pytest.fixture
