@@ -131,7 +131,7 @@ class Context(CallContext):
 
     async def confirm(self) -> None:
         await self.check()
-        self.confirmed = True
+        self.confirmed = self.sends.elsewhere = True
 
     async def check(self) -> None:
         """The last check, without the statement that something leaves now."""
@@ -142,7 +142,7 @@ class Context(CallContext):
 
     def confirm_sync(self) -> None:
         self.check_sync()
-        self.confirmed = True
+        self.confirmed = self.sends.elsewhere = True
 
     def check_sync(self) -> None:
         """:meth:`check` from a thread. On the event loop, which it would block, it says no."""

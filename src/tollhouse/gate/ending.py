@@ -37,9 +37,12 @@ def ending_of_error(error: BaseException, tool: Tool[Any], context: Context) -> 
 
 
 def _may_have_left(error: BaseException, context: Context) -> bool:
-    """Wire evidence outweighs a claim; a refused check says nothing about an earlier send that passed its own."""
+    """Wire evidence outweighs a claim; neither a refused check nor a connection that could not be made says anything
+    about what passed a check of its own."""
     if isinstance(error, DepartureRefused):
         return context.confirmed
+    if isinstance(error, ConnectionNotMade):
+        return not context.sends.none_left()
     return bool(context.sends)
 
 

@@ -50,6 +50,8 @@ class Sends:
 
     def __init__(self) -> None:
         self._open: list[Send] = []
+        self.elsewhere = False
+        """The tool confirmed by itself: something may have left by a way that nobody watches."""
 
     def begin(self, request: Any) -> Send | None:
         """Note that bytes are about to leave; None for a look-up."""
@@ -66,6 +68,10 @@ class Sends:
     def __bool__(self) -> bool:
         return bool(self._open)
 
+    def none_left(self) -> bool:
+        """Whether a connection that could not be made proves that nothing of the whole attempt left."""
+        return not self._open and not self.elsewhere
+
     def rejection_counts(self, answer: Any = None) -> bool:
         """Whether a rejection speaks for the whole attempt.
 
@@ -76,7 +82,16 @@ class Sends:
         others = [send for send in self._open if answer is None or send.response is not answer]
         if answer is not None and others and len(others) == len(self._open):
             return False
+        if self.elsewhere and _answers_look_up(answer):
+            return False
         return all(send.answered for send in others)
+
+
+def _answers_look_up(response: Any) -> bool:
+    try:
+        return response.request.method in _SAFE_METHODS
+    except Exception:  # no answer, no request, or a client's own complaint that it has none
+        return False
 
 
 class Sending(Protocol):
@@ -86,17 +101,14 @@ class Sending(Protocol):
     rejected_statuses: frozenset[int]
     timeout_s: float
     sends: Sends
+    confirmed: bool
 
     @property
     def remaining_s(self) -> float: ...
 
     async def check(self) -> None: ...
 
-    async def confirm(self) -> None: ...
-
     def check_sync(self) -> None: ...
-
-    def confirm_sync(self) -> None: ...
 
 
 class ConnectionNotMade(NotSent):
@@ -117,7 +129,7 @@ class GuardedTransport:
 
     async def handle_async_request(self, request: Any) -> Any:
         sending = self._sending
-        await (sending.check() if request.method in _SAFE_METHODS else sending.confirm())
+        await sending.check()
         send = _begin(request, sending)
         try:
             response = await self._inner.handle_async_request(request)
@@ -146,10 +158,7 @@ class GuardedSyncTransport:
 
     def handle_request(self, request: Any) -> Any:
         sending = self._sending
-        if request.method in _SAFE_METHODS:
-            sending.check_sync()
-        else:
-            sending.confirm_sync()
+        sending.check_sync()
         send = _begin(request, sending)
         try:
             response = self._inner.handle_request(request)
@@ -232,8 +241,10 @@ def _times(sending: Sending) -> httpx2.Timeout:
 
 def _begin(request: Any, sending: Sending) -> Send | None:
     """The key on everything that may change something; finite times even where a user asked for none."""
-    if request.method not in _SAFE_METHODS and KEY_HEADER not in request.headers:
-        request.headers[KEY_HEADER] = sending.idempotency_key
+    if request.method not in _SAFE_METHODS:
+        sending.confirmed = True
+        if KEY_HEADER not in request.headers:
+            request.headers[KEY_HEADER] = sending.idempotency_key
     times = request.extensions.get("timeout") or {}
     bound = max(0.001, sending.remaining_s)
     names = ("connect", "read", "write", "pool")
@@ -249,13 +260,17 @@ def _classified(error: Exception, send: Send | None, sending: Sending) -> Except
     if not never_sent(error):
         return error
     sending.sends.had_none(send)
-    return error if sending.sends else ConnectionNotMade(f"{type(error).__name__}: no connection could be made.")
+    if not sending.sends.none_left():
+        return error
+    return ConnectionNotMade(f"{type(error).__name__}: no connection could be made.")
 
 
 def _is_rejection(response: Any, send: Send | None, sending: Sending) -> bool:
     """Whether this answer says, by the contract's word, that the attempt had no effect."""
     if send is not None:
         send.response = response
+    elif sending.sends.elsewhere:
+        return False
     if response.status_code not in sending.rejected_statuses or not sending.sends.rejection_counts(response):
         return False
     sending.sends.had_none(send)

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from tollhouse.contract.answers import Accepted
 from tollhouse.contract.terms import US
 from tollhouse.contract.tool import Tool
-from tollhouse.errors import HouseClosed, StoreFull, StoreUnavailable, TollhouseError
+from tollhouse.errors import HouseClosed, Sent, StoreFull, StoreUnavailable, TollhouseError
 from tollhouse.gate.context import Context
 from tollhouse.gate.core import Core, log
 from tollhouse.gate.costs import CostGap, cost_of, note_gap
@@ -83,7 +83,7 @@ class Sending:
         self._principal, self._secrets, self._gates_pass = principal, secrets, gates_pass
         self._loop = asyncio.get_running_loop()
         self._last_error: BaseException | None = None
-        self._cancelled = False
+        self._cancelled = self._lost = False
         self._contexts: dict[str, Context] = {}
         self.answer: asyncio.Future[Answered] = self._loop.create_future()
 
@@ -110,6 +110,8 @@ class Sending:
         )
         core.running[attempt.id] = self._contexts[attempt.id] = context
         core.spawn(self._attempt(attempt, context, delay_s))
+        if self._cancelled:  # while the commit that begins this attempt was under way
+            self._cancel_attempt(attempt, context)
 
     async def _attempt(self, attempt: Attempt, context: Context, delay_s: float) -> None:
         try:
@@ -221,11 +223,13 @@ class Sending:
                 if ended.ending.result is not None and ended.ending.result.problem != "no_space":
                     ended = _without_body(ended)
                     continue
-                self._tell_unwritten(ended, full)
+                self._fail(full, _sent_by(ended))
             except StoreUnavailable as away:
-                self._tell_unwritten(ended, away)
+                self._fail(away, _sent_by(ended))
             except Stale:
                 log.error("call_row_gone", extra={"key": self._record.key})
+                gone = StoreUnavailable(f"The row of {self._record.key} is gone from the store.")
+                self._fail(gone, _sent_by(ended), _ROW_GONE)
                 return True
             first = False
             if self._core.closed:
@@ -253,7 +257,7 @@ class Sending:
 
     def _end_step(self, record: CallRecord, attempt: Attempt, ended: Ended, again: Start | None) -> Change:
         change = None
-        if again is not None and not self._cancelled:
+        if again is not None and self._may_send_again():
             change = self._resent(record, attempt, ended, again)
         if change is None:
             change = end_attempt(record, attempt.id, ended.ending, self._core.clock.now_us())
@@ -277,11 +281,15 @@ class Sending:
 
         What was proven not sent uses up no attempt: only the deadline bounds that.
         """
-        if self._cancelled or self._core.closed or not self._core.clock.steady:
+        if not self._may_send_again() or self._core.closed or not self._core.clock.steady:
             return None
         if self._record.limits.max_attempts <= 1 or not is_transient(ended.error, ended.ending):
             return None
         return await self._next(self._backoff_s())
+
+    def _may_send_again(self) -> bool:
+        """Neither did the caller give up, nor was this process taken for lost."""
+        return not (self._cancelled or self._lost)
 
     async def _next(self, delay_s: float) -> Next | None:
         """A sending after ``delay_s``; None where the deadline comes before, or a gate says no."""
@@ -316,7 +324,7 @@ class Sending:
         self, step: Callable[[CallRecord], Change], write_id: str, blobs: tuple[Blob, ...]
     ) -> CallRecord:
         """Taken for lost meanwhile: the outcome is written all the same, but nothing is sent again."""
-        self._cancelled = True
+        self._lost = True
         before, after = await transact(self._core.store, self._record, step, f"{write_id}:lost", blobs=blobs)
         self._record = after
         self._core.tell_of(before, after)
@@ -341,9 +349,12 @@ class Sending:
         """The caller gave up: nothing is sent any more that has not left, and the doubt is recorded at once."""
         self._cancelled = True
         for attempt_id, context in list(self._contexts.items()):
-            context.stop("The call was cancelled before this attempt could send.")
             if (attempt := self._record.attempt(attempt_id)) is not None:
-                self._core.spawn(self._end_wait(attempt, "cancel"))
+                self._cancel_attempt(attempt, context)
+
+    def _cancel_attempt(self, attempt: Attempt, context: Context) -> None:
+        context.stop("The call was cancelled before this attempt could send.")
+        self._core.spawn(self._end_wait(attempt, "cancel"))
 
     async def _end_wait(self, attempt: Attempt, why: str) -> None:
         """Nobody waits for this attempt any more. After a timeout its owner may send again beside it."""
@@ -354,7 +365,7 @@ class Sending:
         def step(record: CallRecord) -> Change:
             now_us = self._core.clock.now_us()
             change = end_wait(record, attempt.id, why, now_us, cancel=why == "cancel")
-            if again is None or self._cancelled or not self._core.clock.steady:
+            if again is None or not self._may_send_again() or not self._core.clock.steady:
                 return change
             try:
                 return change.then(lambda doubt: resend(doubt, again, self._tool.terms, {"by": "owner"}))
@@ -400,21 +411,23 @@ class Sending:
         if not self.answer.done():
             self.answer.set_result(answered)
 
-    def _tell_unwritten(self, ended: Ended, error: TollhouseError) -> None:
-        happened = ended.ending.outcome in (AttemptOutcome.HAPPENED, AttemptOutcome.ACCEPTED, AttemptOutcome.REJECTED)
-        not_sent = ended.ending.outcome is AttemptOutcome.NOT_SENT
-        self._fail(error, sent="no" if not_sent else "yes" if happened else "maybe")
-
-    def _fail(self, error: TollhouseError, sent: str) -> None:
+    def _fail(self, error: TollhouseError, sent: Sent, remedy: str | None = None) -> None:
         if self.answer.done():
             return
-        raised = type(error)(error.cause, remedy=_UNWRITTEN, key=self._record.key, sent=sent)  # type: ignore[arg-type]
+        raised = type(error)(error.cause, remedy=remedy or _UNWRITTEN, key=self._record.key, sent=sent)
         raised.__cause__ = error
         self.answer.set_exception(raised)
 
 
 _SEE_LATER = "Open a house and ask for the same key: it answers with what is known by then."
+_ROW_GONE = "Ask the receiver what became of it: the ledger lost what it knew of this call."
 _UNWRITTEN = "The outcome is kept in memory and written when the store is back; ask for the same key then."
+
+
+def _sent_by(ended: Ended) -> Sent:
+    if ended.ending.outcome is AttemptOutcome.NOT_SENT:
+        return "no"
+    return "maybe" if ended.ending.outcome is AttemptOutcome.UNKNOWN else "yes"
 
 
 def _without_body(ended: Ended) -> Ended:
