@@ -43,7 +43,8 @@ class CallContext(ABC):
 
         Its times are finite, it never retries, and it raises :class:`NotSent` or :class:`Rejected` where proven, judged
         by all requests of the attempt that may have an effect (``GET``, ``HEAD`` and ``OPTIONS`` have none). What a
-        tool does by other means it cannot know: such a tool catches :class:`NotSent` and raises what is true.
+        tool does by other means counts once it has passed :meth:`confirm`; a tool that does not confirm it catches
+        :class:`NotSent` and raises what is true.
         """
 
     @property
