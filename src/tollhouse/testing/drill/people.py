@@ -64,6 +64,10 @@ async def _go(stage: Stage, key: str) -> None:
         await stage.decide(await stage.desk(0), "compensate", original, "ada")
         return
     facts = stage.state(key).case.facts
+    if facts["tool"] == "odd":  # no desk has it
+        async with stage.alone("odd", only=["odd"]) as worker:
+            await stage.call(worker, "odd", key, facts["acts"])
+        return
     await stage.call(await stage.desk(0), facts["tool"], key, facts["acts"])
 
 
