@@ -208,14 +208,14 @@ async def test_an_edit_must_fit_the_tool(open_house: OpenHouse) -> None:
 async def test_an_approval_that_ran_out_before_departure_sends_nothing(open_house: OpenHouse) -> None:
     """Given in time, used too late: expiry is checked again when it departs."""
 
-    @tool(external(approval=approval(expires_s=0.15)))
+    @tool(external(approval=approval(expires_s=0.8)))
     async def wire(cents: int) -> None:
         sent.append(cents)
 
     house = await open_house(wire)
     await held(house, wire, arguments={"cents": 5})
     await house.approve("k", by="ada")
-    await asyncio.sleep(0.16)
+    await asyncio.sleep(0.82)
     with pytest.raises(Refused, match="expired"):
         await house.call(wire, {"cents": 5}, key="k")
     assert (await house.get("k")).state is State.REFUSED

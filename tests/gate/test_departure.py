@@ -283,7 +283,7 @@ async def test_the_check_refuses_after_the_time_is_up(open_house: OpenHouse) -> 
     refusals: list[BaseException] = []
     over = asyncio.Event()
 
-    @tool(external(attempt_timeout_s=0.1, departs="at_confirm"))
+    @tool(external(attempt_timeout_s=0.4, departs="at_confirm"))
     async def pay(ctx: CallContext) -> None:
         await asyncio.sleep(ctx.remaining_s + 0.01)
         try:
@@ -307,14 +307,14 @@ async def test_the_check_refuses_once_the_lease_is_over(open_house: OpenHouse) -
 
     @tool(external(departs="at_confirm"))
     async def pay(ctx: CallContext) -> None:
-        await asyncio.sleep(0.35)
+        await asyncio.sleep(1.05)
         try:
             await ctx.confirm()
         except NotSent as no:
             refusals.append(no)
             raise
 
-    house = await open_house(pay, interfering=True, lease_s=0.3)
+    house = await open_house(pay, interfering=True, lease_s=1.0)
     interfering(house).lose_renewals = True
     with pytest.raises(CallNotSent):
         await house.call(pay, key="k")

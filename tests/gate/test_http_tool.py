@@ -45,7 +45,7 @@ class Credit(BaseModel):
 async def test_a_slow_post_is_sent_once_with_its_key_and_is_in_doubt(open_house: OpenHouse, receiver: Receiver) -> None:
     """A receiver slower than the timeout gets one request, which carries the key; asking again sends no other."""
     receiver.fault("hold_after_effect", collection="credits")
-    credit = http_tool("credit", "POST", f"{receiver.url}/v1/credits", external(attempt_timeout_s=0.3), {"cents": int})
+    credit = http_tool("credit", "POST", f"{receiver.url}/v1/credits", external(attempt_timeout_s=0.5), {"cents": int})
     house = await open_house(credit)
     for _ in range(3):
         with pytest.raises(InDoubt):

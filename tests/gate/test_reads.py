@@ -114,7 +114,7 @@ async def test_attempts_of_a_read_are_bounded(open_house: OpenHouse) -> None:
             await house.call(lost, **options)
         assert len(counted) == times
 
-    @tool(read(max_attempts=100, deadline_s=0.1), name="long")
+    @tool(read(max_attempts=100, deadline_s=0.6), name="long")
     async def long() -> None:
         counted.append(1)
         raise ConnectionResetError

@@ -239,7 +239,7 @@ async def test_a_store_that_fails_when_the_wait_ends_leaves_no_attempt_that_nobo
     """A resend after a timeout that was not acknowledged is known not to have started."""
     entered, go = asyncio.Event(), asyncio.Event()
 
-    @tool(external(dedup=dedup.by_key(hours=24), attempt_timeout_s=0.15, max_attempts=2))
+    @tool(external(dedup=dedup.by_key(hours=24), attempt_timeout_s=0.5, max_attempts=2))
     async def act(ctx: CallContext) -> str:
         sent.append(ctx.attempt)
         entered.set()
@@ -287,7 +287,7 @@ async def test_whichever_write_fails_there_is_one_effect_and_no_call_stays_depar
     for n in range(5):
         key = f"k{n}"
         store.fail_nth(n, when)
-        told: Any = await asyncio.wait_for(told_by(house.call(act, {"key": key}, key=key)), 10)
+        told: Any = await asyncio.wait_for(told_by(house.call(act, {"key": key}, key=key)), 30)
         assert isinstance(told, StoreUnavailable) is (n < 3), "each of three commits was failed once"
         assert (getattr(told, "sent", "yes") == "no") is (n == 0)
         store.recover()
@@ -355,7 +355,7 @@ async def test_a_log_handler_that_raises_changes_nothing(open_house: OpenHouse) 
 
     house = await open_house(lose, pay)
     with pytest.raises(InDoubt):
-        await asyncio.wait_for(house.call(lose, key="k"), 5)
+        await asyncio.wait_for(house.call(lose, key="k"), 30)
     assert (await house.call(pay, key="k2")).value == "paid 5"
 
 

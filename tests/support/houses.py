@@ -79,7 +79,7 @@ async def open_house(shared_store_url: str, house_tenant: str) -> AsyncIterator[
 
 async def opened(url: str, *tools: Tool[Any], interfering: bool = False, **settings: Any) -> Tollhouse:
     """A house with the settings that suit a test, which closes it itself."""
-    usual: dict[str, Any] = {"background": False, "grace_s": 1.0, "store_wait_s": 2.0}
+    usual: dict[str, Any] = {"background": False, "grace_s": 1.0, "store_wait_s": 10.0}
     if not interfering:
         return await Tollhouse.open(url, tools=tools, **{**usual, **settings})
     with pytest.MonkeyPatch.context() as patch:
