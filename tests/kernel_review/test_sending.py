@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.houses import OpenHouse, interfering, on_one_store, quiet, settled_down
-from tollhouse import CallContext, State, dedup, external, tool
-from tollhouse.errors import InDoubt, StoreUnavailable
+from tollhouse import CallContext, NotSent, State, dedup, external, tool
+from tollhouse.errors import CallNotSent, InDoubt, StoreUnavailable
 from tollhouse.testing.ports import free_port
 from tollhouse.testing.receiver import Receiver
 
@@ -95,6 +95,25 @@ async def test_an_attempt_whose_caller_left_during_its_commit_sends_nothing(
     assert sent == [1]
     assert left.state is State.IN_DOUBT
     assert left.cancel_asked
+
+
+async def test_a_cancel_from_elsewhere_stops_what_was_not_sent_from_going_again(open_house: OpenHouse) -> None:
+    """Only a caller who asks anew takes a cancel back, never the owner's own repetition."""
+    begun: list[int] = []
+
+    @tool(external(dedup=dedup.by_key(hours=24), max_attempts=3))
+    async def pay(ctx: CallContext) -> str:
+        begun.append(ctx.attempt)
+        if ctx.attempt == 1:
+            await other.cancel("k", by="ada")
+            raise NotSent("refused") from ConnectionRefusedError("nobody listens")
+        return "paid"
+
+    house, other = await open_house(pay), await open_house(pay)
+    with pytest.raises(CallNotSent):
+        await house.call(pay, key="k")
+    assert begun == [1]
+    assert (await house.call(pay, key="k")).value == "paid"
 
 
 async def test_a_caller_whose_row_was_deleted_is_told(house_tenant: str, open_house: OpenHouse, tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ class Sending:
     def _resent(self, record: CallRecord, attempt: Attempt, ended: Ended, again: Start) -> Change | None:
         """The end with the next attempt in the same commit; None where a guard forbids it (any more)."""
         try:
-            if record.state is not State.DEPARTED or record.fence != attempt.fence:
+            if record.state is not State.DEPARTED or record.fence != attempt.fence or record.cancel_asked:
                 return None
             if ended.ending.outcome is AttemptOutcome.NOT_SENT:
                 change = end_attempt(record, attempt.id, ended.ending, again.at_us)
