@@ -132,3 +132,29 @@ async def test_a_caller_whose_row_was_deleted_is_told(house_tenant: str, open_ho
     with pytest.raises(StoreUnavailable) as heard:
         await asyncio.wait_for(house.call(pay, key="k"), 5)
     assert heard.value.sent == "yes"
+
+
+async def test_a_waiter_who_loses_the_store_is_not_told_that_nothing_was_sent(
+    open_house: OpenHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the row said when it could last be read is what it hears."""
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    @tool(external())
+    async def pay() -> None:
+        entered.set()
+        await leave.wait()
+
+    async def away(*_given: object) -> None:
+        raise StoreUnavailable("The store is away.")
+
+    house = await open_house(pay, interfering=True)
+    first = asyncio.create_task(house.call(pay, key="k"))
+    await entered.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(interfering(house), "get", away, raising=False)
+        with pytest.raises(StoreUnavailable) as heard:
+            await house.call(pay, key="k")
+    assert (heard.value.key, heard.value.sent) == ("k", "maybe")
+    leave.set()
+    await first

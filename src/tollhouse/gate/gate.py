@@ -30,7 +30,7 @@ from tollhouse.gate.approval import lapsed, question
 from tollhouse.gate.core import Core
 from tollhouse.gate.gates import Judgement
 from tollhouse.gate.leftovers import begin, end_leftover
-from tollhouse.gate.outcome import Outcome, check_same_call, error_of, made, outcome_of
+from tollhouse.gate.outcome import Outcome, check_same_call, error_of, made, outcome_of, sent_of
 from tollhouse.gate.planning import Plan, Planner
 from tollhouse.gate.reads import ReadRun
 from tollhouse.gate.request import (
@@ -232,6 +232,14 @@ class Gate:
     async def _recorded(self, request: Request, record: CallRecord) -> Outcome[Any]:
         """Answer for a recorded call: replay, wait, settle first, or send it if it is ready."""
         check_same_call(record, request.tool_name, request.arguments.digest)
+        try:
+            return await self._follow(request, record)
+        except StoreUnavailable as away:
+            if away.key is not None:  # raised by what knows more
+                raise
+            raise type(away)(away.cause, remedy=away.remedy, key=record.key, sent=sent_of(record)) from away
+
+    async def _follow(self, request: Request, record: CallRecord) -> Outcome[Any]:
         until = asyncio.get_running_loop().time() + _longest_wait_s(request, record)
         pause_s, settled_first = POLL_FIRST_S, False
         while True:
