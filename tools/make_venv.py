@@ -47,7 +47,7 @@ def compile_bytecode(python: Path) -> None:
     """Start-up takes three to four times as long without byte code, and some machines never write it."""
     site_packages = next(VENV.glob("lib/python3.*/site-packages"))
     # A package may ship files for other Python versions or templates that are no Python: not an error here.
-    command = [python, "-m", "compileall", "-q", "-j", "0", site_packages, ROOT / "src"]
+    command = [str(part) for part in (python, "-m", "compileall", "-q", "-j", "0", site_packages, ROOT / "src")]
     subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
 
 

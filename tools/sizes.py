@@ -50,9 +50,7 @@ def modules_below(*folders: str) -> list[Path]:
 
 
 def too_long(kind: str, sizes: list[Size], limit: int) -> list[str]:
-    return [
-        f"{size.place}: {kind} of {size.lines} lines, {limit} at most" for size in sizes if size.lines > limit
-    ]
+    return [f"{size.place}: {kind} of {size.lines} lines, {limit} at most" for size in sizes if size.lines > limit]
 
 
 def main() -> int:
@@ -61,9 +59,7 @@ def main() -> int:
         Size(len(path.read_text(encoding="utf-8").splitlines()), str(path.relative_to(ROOT)))
         for path in modules_below("src")
     ]
-    faults = too_long("function", functions, FUNCTION_LINES_MAX) + too_long(
-        "module", modules, MODULE_LINES_MAX
-    )
+    faults = too_long("function", functions, FUNCTION_LINES_MAX) + too_long("module", modules, MODULE_LINES_MAX)
     lengths = sorted(size.lines for size in functions)
     nine_in_ten = lengths[len(lengths) * 9 // 10]
     if nine_in_ten > FUNCTION_LINES_MAX_OF_NINE_IN_TEN:
