@@ -18,7 +18,9 @@ from tollhouse.ledger.record import AttemptOutcome, Json
 from tollhouse.ledger.steps import Ending
 
 MESSAGE_LENGTH_MOST = 500
-_URL_SECRETS = re.compile(r"(\w+://)([^/\s@]*@)?([^\s?'\"#]*)(\?[^\s'\"#]*)?")
+MESSAGE_READ_MOST = 10_000
+"""How much of a message is searched for credentials: somebody's exception may carry a whole page."""
+_URL_SECRETS = re.compile(r"\b(\w+://)([^/\s@]*@)?([^\s?'\"#]*)(\?[^\s'\"#]*)?")
 
 
 def ending_of_error(error: BaseException, tool: Tool[Any], context: Context) -> Ending:
@@ -129,5 +131,5 @@ def error_record(error: BaseException, secrets: dict[str, str] | None = None) ->
     for value in (secrets or {}).values():
         if value:
             message = message.replace(value, "***")
-    message = _URL_SECRETS.sub(lambda m: f"{m[1]}{m[3]}{'?***' if m[4] else ''}", message)
+    message = _URL_SECRETS.sub(lambda m: f"{m[1]}{m[3]}{'?***' if m[4] else ''}", message[:MESSAGE_READ_MOST])
     return {"type": type(error).__name__, "message": message[:MESSAGE_LENGTH_MOST].encode("utf-8", "replace").decode()}

@@ -78,9 +78,16 @@ def tool_name_of(tool: object) -> str:
 def principal_of(core: Core, options: Options) -> str:
     """Who asks. Raises :class:`InvalidSetting` for what is no name."""
     principal: Any = options.by if options.by is not None else core.principal
-    if not isinstance(principal, str) or not 1 <= len(principal) <= NAME_LENGTH_MOST:
-        raise InvalidSetting(f"by= must name who asks, in 1 to {NAME_LENGTH_MOST} characters.")
-    return principal
+    if not _is_name(principal):
+        raise InvalidSetting(f"by= must name who asks, in 1 to {NAME_LENGTH_MOST} characters of text.")
+    return str(principal)
+
+
+def _is_name(value: Any) -> bool:
+    """Whether a text column of any store takes it: neither NUL nor a lone surrogate is text to both."""
+    if not isinstance(value, str) or not 1 <= len(value) <= NAME_LENGTH_MOST or "\0" in value:
+        return False
+    return value.isascii() or value.encode(errors="ignore").decode() == value
 
 
 def request_of(core: Core, name: str, arguments: Mapping[str, Any], key: Any, options: Options) -> Request:
@@ -189,5 +196,5 @@ def _check_options(options: Options) -> None:
             raise InvalidSetting(f"{name}={value!r} is out of bounds.")
     for name in ("scope", "group"):
         text: Any = getattr(options, name)
-        if text is not None and (not isinstance(text, str) or not 1 <= len(text) <= 200):
-            raise InvalidSetting(f"{name}= must be 1 to 200 characters.")
+        if text is not None and not _is_name(text):
+            raise InvalidSetting(f"{name}= must be 1 to {NAME_LENGTH_MOST} characters of text.")
