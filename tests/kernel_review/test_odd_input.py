@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.houses import OpenHouse
-from tollhouse import external, tool
+from tests.support.houses import OpenHouse, on_one_store
+from tollhouse import Accepted, State, external, happened, tool
 from tollhouse.errors import InvalidSetting, UnknownCall
 from tollhouse.gate.ending import MESSAGE_LENGTH_MOST, error_record
 
@@ -29,6 +29,20 @@ async def test_a_name_that_is_no_text_is_refused(open_house: OpenHouse, option: 
         await house.get("k")
     named: Any = {option: "Zoë 李"}
     assert (await house.call(pay, key="k", **named)).value == 1
+
+
+@on_one_store
+async def test_a_receiver_may_number_its_jobs(open_house: OpenHouse) -> None:
+    """A reference that came as a number out of JSON is found by the callback that names it."""
+    job: dict[str, Any] = {"id": 42}
+
+    @tool(external(accepts=True))
+    async def export() -> None:
+        raise Accepted(job["id"])
+
+    house = await open_house(export)
+    assert (await house.call(export, key="k")).reference == "42"
+    assert (await house.report("k", happened(), reference="42")).state is State.SUCCEEDED
 
 
 def test_a_message_of_megabytes_is_kept_short_without_stopping_the_loop() -> None:

@@ -39,7 +39,7 @@ class Accepted(Exception):
 
     def __init__(self, reference: str, message: str | None = None) -> None:
         super().__init__(message or f"accepted under reference {reference}")
-        self.reference = reference
+        self.reference = str(reference)  # receivers number their jobs, and JSON says so
 
 
 @dataclass(frozen=True, slots=True)
