@@ -235,7 +235,7 @@ class Reconciler:
         now_us = self._core.clock.now_us()
         if record.approval is not None and now_us >= record.approval.expires_at_us:
             await self._write(record, expire(record, now_us))
-        elif record.state is State.READY and record.run_when_approved and not record.cancel_asked:
+        elif record.state is State.READY and _runs_by_itself(record):
             assert self.gate is not None
             if self._core.tools.get(record.tool) is not None:
                 await self.gate.run_ready(record)
@@ -279,9 +279,16 @@ class Reconciler:
             self._core.tell("doubt_aged", key=record.key, tool=record.tool, age_s=round(age_s), looks=record.looks)
 
 
+def _runs_by_itself(record: CallRecord) -> bool:
+    """Whether a worker sends a ready call. A contradiction waits for a person first."""
+    return record.run_when_approved and not record.cancel_asked and not record.contradicted
+
+
 def _agrees(record: CallRecord, finding: Finding) -> bool:
     """Whether the finding only repeats what is settled."""
-    if record.state in (State.SUCCEEDED, State.COMPENSATED):
+    if record.state is State.COMPENSATED:
+        return True  # what was undone may be there or gone: neither speaks against what is recorded
+    if record.state is State.SUCCEEDED:
         return finding.finding == "happened"
     if record.state in (State.FAILED, State.REFUSED, State.HELD, State.READY):
         return finding.finding == "did_not_happen"
