@@ -64,7 +64,7 @@ class ThreadPool:
     def _put(self, work: Callable[[], None]) -> None:
         with self._lock:
             self._waiting.append(work)
-            if self._idle:
+            if len(self._waiting) <= self._idle:  # a thread that was woken counts as idle until it takes its work
                 self._lock.notify()
             elif self._threads < self._size:
                 self._threads += 1
