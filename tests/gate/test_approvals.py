@@ -257,6 +257,7 @@ async def test_an_approval_lapses_when_the_contract_changed_since(open_house: Op
     record = await new.get("k")
     assert record.approval is not None
     assert (record.state, record.approval.votes) == (State.HELD, ())
+    assert "contract changed" in record.approval.reason
     assert "lapsed" in [line.kind for line in record.history]
     await new.approve("k", by="ada")
     assert (await new.call("wire", {"cents": 5}, key="k")).value == 5

@@ -21,10 +21,23 @@ class ApprovalCheck:
         return PASS if terms is None else Hold("the contract requires approval", terms)
 
 
-def question(holds: list[Hold], tool: Tool[Any], digest: str, now_us: int, *, repeat_of: str | None = None) -> Approval:
-    """One question to people from all gates that hold: the largest quorum, the earliest end, approvers all accept."""
+def question(
+    holds: list[Hold],
+    tool: Tool[Any],
+    digest: str,
+    now_us: int,
+    *,
+    repeat_of: str | None = None,
+    again: str | None = None,
+) -> Approval:
+    """One question to people from all gates that hold: the largest quorum, the earliest end, approvers all accept.
+
+    ``again``: why they are asked once more about a call that they had approved.
+    """
     terms = [hold.terms for hold in holds] or [ApprovalTerms()]
     reasons = [hold.reason for hold in holds]
+    if again is not None:
+        reasons.insert(0, again)
     if repeat_of is not None:
         reasons.append(f"it repeats {repeat_of}")
     named = [set(t.approvers) for t in terms if t.approvers is not None]

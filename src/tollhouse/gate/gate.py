@@ -22,7 +22,6 @@ from tollhouse.errors import (
     InvalidArguments,
     InvalidKey,
     InvalidSetting,
-    Refused,
     StoreUnavailable,
     TollhouseError,
 )
@@ -33,6 +32,7 @@ from tollhouse.gate.leftovers import begin, end_leftover
 from tollhouse.gate.outcome import Outcome, check_same_call, error_of, made, outcome_of, sent_of
 from tollhouse.gate.planning import Plan, Planner
 from tollhouse.gate.reads import ReadRun
+from tollhouse.gate.ready import denied, has_expired, ready_step
 from tollhouse.gate.request import (
     Options,
     Request,
@@ -47,7 +47,7 @@ from tollhouse.gate.sending import Sending
 from tollhouse.gate.verdicts import Hold
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.codec import loads
-from tollhouse.ledger.decisions import expire, gate_denied, lapse
+from tollhouse.ledger.decisions import expire
 from tollhouse.ledger.digest import EncodedArguments
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.lifecycle import Forbidden
@@ -55,7 +55,6 @@ from tollhouse.ledger.record import SETTLED, Attempt, CallRecord, State, replace
 from tollhouse.ledger.steps import (
     Ending,
     Start,
-    depart,
     first_departure,
     first_hold,
     first_record,
@@ -125,7 +124,7 @@ class Gate:
             return await self._recorded_or(request, invalid)
         judgement = plan.judgement
         if judgement.denial is not None and not judgement.denial.stored:
-            return await self._recorded_or(request, _denied(judgement, request.key))
+            return await self._recorded_or(request, denied(judgement, request.key))
         if judgement.denial is not None or judgement.holds:
             return await self._insert_unsent(request, plan)
         return await self._insert_departed(request, plan)
@@ -247,7 +246,7 @@ class Gate:
                 raise error_of(record)
             if record.state is State.READY:
                 return await self._depart_ready(request, record)
-            if record.state is State.HELD and _has_expired(record, self._core.clock.now_us()):
+            if record.state is State.HELD and has_expired(record, self._core.clock.now_us()):
                 record = await self._expire(record)
                 continue
             if record.state is State.IN_DOUBT and not settled_first:
@@ -306,7 +305,7 @@ class Gate:
             start = self._start(record, core.clock.now_us())
             if (since_us := must_ask(core, record)) is not None:
                 return await self._ask_about_ready(request, plan, record, since_us)
-            step = self._ready_step(record, plan, start, request)
+            step = ready_step(record, plan, start, request.principal)
             write = partial(commit, core.store, step, start.id, owner=start.owner)
             try:
                 after = await begin(core, record.key, start.id, write)
@@ -360,23 +359,6 @@ class Gate:
             # The step that ended it went from departed, so nobody else can tell that a doubt ended with it.
             self._core.tell("doubt_settled", key=ended.key, tool=ended.tool, state=ended.state.value)
         return ended
-
-    def _ready_step(self, record: CallRecord, plan: Plan, start: Start, request: Request) -> Change:
-        now_us, judgement = start.at_us, plan.judgement
-        approval = record.approval
-        if approval is not None and now_us >= approval.expires_at_us:
-            return expire(record, now_us)
-        if judgement.denial is not None and not judgement.denial.stored:
-            raise _denied(judgement, record.key)
-        if judgement.denial is not None:
-            return gate_denied(record, judgement.denied_by or "gate", judgement.error, now_us)
-        if (why := lapsed(record, plan.tool, judgement.holds)) is not None:
-            fresh = question(judgement.holds, plan.tool, record.digest, now_us, repeat_of=record.repeat_of)
-            return lapse(record, fresh, why, now_us)
-        try:
-            return depart(record, start, {"by": request.principal, "gates": judgement.said})
-        except Forbidden as forbidden:
-            raise Refused(f"{record.key} may not depart: {forbidden.cause}", key=record.key) from None
 
     def _start(self, record: CallRecord, now_us: int) -> Start:
         end_us = now_us + round(record.limits.attempt_timeout_s * US)
@@ -434,7 +416,7 @@ class Gate:
         except InvalidArguments as invalid:
             return await self._recorded_or(request, invalid)
         if (denial := plan.judgement.denial) is not None and not denial.stored:
-            return await self._recorded_or(request, _denied(plan.judgement, request.key))
+            return await self._recorded_or(request, denied(plan.judgement, request.key))
         if denial is not None or plan.judgement.holds:
             return await self._insert_unsent(request, plan)
         new = new_record(self._core, request, tool, self._core.clock.now_us())
@@ -477,19 +459,10 @@ def _attempt_of(record: CallRecord, attempt_id: str) -> Attempt:
     return attempt
 
 
-def _denied(judgement: Judgement, key: str) -> Refused:
-    """A denial that no row remembers."""
-    return Refused(str(judgement.error["message"]), key=key)
-
-
 def _longest_wait_s(request: Request, record: CallRecord) -> float:
     """How long this caller waits for another's attempt: as long as the call may take, or less if it says so."""
     own_s = request.options.deadline_s
     return record.limits.deadline_s if own_s is None else min(own_s, record.limits.deadline_s)
-
-
-def _has_expired(record: CallRecord, now_us: int) -> bool:
-    return record.approval is not None and now_us >= record.approval.expires_at_us
 
 
 def _no_lease(key: str) -> StoreUnavailable:
