@@ -65,10 +65,12 @@ class Worker:
         if self.dead.is_set():
             raise Gone
         number = next(self._ids)
-        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
         self.tell(id=number, verb=verb, kwargs=kwargs)
         try:
-            return await asyncio.wait_for(future, ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                return await future
         finally:
             self._waiting.pop(number, None)
 
@@ -205,7 +207,8 @@ class Crew:
         while loop.time() < until:
             worker = self._send_for(replace(job, name=f"{job.name}-{next(self._names)}", socket=self.socket))
             with contextlib.suppress(TimeoutError, Gone):
-                await asyncio.wait_for(worker.ready, until - loop.time())
+                async with asyncio.timeout(until - loop.time()):
+                    await worker.ready
                 return worker
             await asyncio.sleep(0.2)
         raise TimeoutError(f"A worker did not start within {START_S:g} s; see {self._folder / 'workers.log'}.")

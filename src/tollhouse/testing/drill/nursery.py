@@ -25,6 +25,8 @@ def main() -> None:
     for line in sys.stdin.buffer:
         if os.fork() == 0:
             _be_worker(Job(**json.loads(line)))
+    if os.getpgrp() == os.getpid():  # a worker that is stopped would outlive a conductor that was killed
+        os.killpg(0, signal.SIGKILL)
 
 
 def _be_worker(job: Job) -> None:

@@ -284,9 +284,8 @@ async def edited(stage: Stage, key: str, digest: str) -> None:
 
 async def compensate(stage: Stage, key: str) -> None:
     """Undo it, and see the undoing to its end."""
-    desk = await stage.desk(0)
-    if await stage.decide(desk, "compensate", key, "ada"):
-        await bring_to_end(stage, f"{key}:compensate")
+    await stage.decide(await stage.desk(0), "compensate", key, "ada")
+    await bring_to_end(stage, f"{key}:compensate")
 
 
 def slow(seconds: float = DELAY_MOST_S) -> dict[str, Any]:

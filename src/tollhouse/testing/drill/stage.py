@@ -191,16 +191,15 @@ class Stage:
 
     async def until(self, key: str, holds: Callable[[Watch], bool], timeout_s: float = 20.0) -> bool:
         """Wait until what is known of the call fits; False when it did not come to that."""
-        watch = self._watch(key)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while not holds(watch):
-                    watch.news.clear()
-                    try:
-                        await asyncio.wait_for(watch.news.wait(), 2.0)
-                    except TimeoutError:
-                        await self.seen(key)  # an acknowledgement may have died with its process
-                return True
+        watch, loop = self._watch(key), asyncio.get_running_loop()
+        until = loop.time() + timeout_s
+        while not holds(watch) and (left_s := until - loop.time()) > 0:
+            watch.news.clear()
+            try:
+                async with asyncio.timeout(min(left_s, 2.0)):
+                    await watch.news.wait()
+            except TimeoutError:
+                await self.seen(key)  # an acknowledgement may have died with its process
         return holds(watch)
 
     async def until_state(self, key: str, *states: str, timeout_s: float = 20.0) -> bool:
