@@ -39,7 +39,7 @@ def purge(
     tenant: Tenant = DEFAULT_TENANT,
     as_json: Json = False,
 ) -> int:
-    """Take arguments, results and history of old settled calls out of a ledger.
+    """Take the contents of old settled calls out of a ledger.
 
     Their keys stay taken for ever: the same key again hears how its call ended, and is never sent. Calls that are
     unsettled or contradicted are never purged. Works in small steps beside running processes.
@@ -79,7 +79,7 @@ def restored(
     store: Store = None,
     as_json: Json = False,
 ) -> int:
-    """Say that a ledger came back from a backup, or from a replica that lagged.
+    """Say that a ledger came back from a backup or a late replica.
 
     It has forgotten what departed since. Until --end, an effect departs only when its tool's look-up says that it did
     not happen, or a person approves. Stop every process that used the lost ledger first.

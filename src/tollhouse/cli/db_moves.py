@@ -82,7 +82,7 @@ def backup(
     store: Store = None,
     as_json: Json = False,
 ) -> int:
-    """Copy a SQLite ledger to a new file, as it is at one moment, while others go on writing.
+    """Copy a SQLite ledger to a new file while others go on writing.
 
     The copy is checked before this returns. Once it stands in for a lost ledger, run `tollhouse db restored` on it.
     """

@@ -20,7 +20,10 @@ STORES = ("sqlite", "postgres")
 
 def drill(
     store: Annotated[
-        str, typer.Option("--store", metavar="KIND", help="sqlite or postgres; the ledgers are the drill's own.")
+        str,
+        typer.Option(
+            "--store", metavar="KIND", help="Which engine, sqlite or postgres; the ledgers are the drill's own."
+        ),
     ] = "sqlite",
     seeds: Annotated[int, typer.Option("--seeds", min=0, metavar="N", help="How many calls to play.")] = 200,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="S", help="The first seed; N others follow.")] = 0,
@@ -30,7 +33,7 @@ def drill(
     ] = True,
     as_json: Json = False,
 ) -> int:
-    """Crash, pause and cut off real processes over many seeds; count what was repeated, lost or left unexplained.
+    """Crash, pause and cut off real processes over many seeds, and judge.
 
     Each seed is one call with a script of its own. Exits with 1 when a promise was broken, or when a broken rule was
     not noticed. With --seeds 1 --seed S a failed seed is played again. PostgreSQL comes from the package
