@@ -21,8 +21,8 @@ from tollhouse.stores.postgres.target import Target
 
 T = TypeVar("T")
 
-OLDEST_SERVER = 13
-"""The oldest PostgreSQL on which the store's statements have their meaning."""
+OLDEST_SERVER = 15
+"""The oldest PostgreSQL on which the store's plans were looked at."""
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5

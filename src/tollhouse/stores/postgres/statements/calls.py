@@ -59,13 +59,12 @@ OPEN_OWNERS = f"{_OPEN} SELECT DISTINCT unnest(string_to_array(owners, ' ')) AS 
 BY_SLOT = f"{_SELECT} FROM @calls c WHERE c.tenant = $1 AND c.repeat_slot = $2"
 
 # For writes that were refused: what stands under their keys, and whether an earlier try of the same write put it there.
-# Neither a plain join nor EXISTS, which may be hashed: no plan shall look at all calls or all events.
+# One look-up for each: a join, or EXISTS, may be planned as a walk through all calls or all events.
 STANDING = (
     f"{_SELECT}, i.at AS item, (SELECT true FROM @events e WHERE e.tenant = i.tenant AND e.stream = i.stream"
     " AND e.write_id = i.write_id LIMIT 1) IS NOT NULL AS applied"
     " FROM unnest($1::integer[], $2::text[], $3::text[], $4::text[], $5::text[]) i(at, tenant, key, stream, write_id)"
-    " LEFT JOIN (SELECT * FROM @calls WHERE tenant = ANY ($2::text[]) AND key = ANY ($3::text[])) c"
-    " ON c.tenant = i.tenant AND c.key = i.key"
+    " LEFT JOIN LATERAL (SELECT * FROM @calls WHERE tenant = i.tenant AND key = i.key OFFSET 0) c ON true"
 )
 
 

@@ -4,9 +4,10 @@ Every statement inserts or updates calls, appends the events of those it changed
 did not change was refused, and is told apart by a later statement (``calls.STANDING``), whose snapshot is younger.
 
 The forms for many bind one array for each column and pick from them by position: as tables they would cost more than
-the rows. An update names its keys twice, as ``= ANY`` and by position: without the first, a plan made for the empty
-table walks all calls. Whoever binds them sorts the items alike, so that two batches never wait for each other in a
-circle.
+the rows. An update looks each row up by its key and changes it where it lies. Joined to the keys, or asked for
+``= ANY`` of them, a plan made for the empty table walks all calls, on one version of the server or another. A row that
+moves meanwhile has another version, which the update sees when it has waited for it. Whoever binds the forms for many
+sorts the items alike, so that two batches never wait for each other in a circle.
 
 ``plain``: each write has one event, of its call's own stream, and what the call says of its head is not bound again.
 """
@@ -116,20 +117,20 @@ def update_many(*, plain: bool, owner: bool, bodies: bool) -> str:
     """Replace versions, no two of one key. Binds arrays: tenant, key, version, columns, owners, events, blobs."""
     number = Numbered()
     guard = _picked(number, _GUARD_KINDS)
-    columns = _picked(number, {name: _ARRAYS[name] for name in MUTABLE})
+    columns = _picked(number, {name: _ARRAYS[name] for name in MUTABLE}, "f.at")
     changes = ", ".join(f"{name} = {value}" for name, value in columns.items())
-    terms = ["c.tenant = ANY ($1::text[])", "c.key = ANY ($2::text[])", f"c.key = {guard['key']}"]
-    terms += [f"c.tenant = {guard['tenant']}", f"c.version = {guard['expected']}"]
+    row = f"SELECT c.ctid FROM @calls c WHERE c.tenant = {guard['tenant']} AND c.key = {guard['key']}"
+    found = f"found AS MATERIALIZED (SELECT i.at, {guard['expected']} AS expected, ({row}) AS row FROM {_POSITIONS})"
+    terms = ["c.ctid = f.row", "c.version = f.expected"]
     live = ""
     if owner:
         array = number.one("text[]")
         live = _live_many(array)
-        terms.append(_OWNER_LIVES.format(tenant="c.tenant", owner=_at(array, "i.at")))
-    put = (
-        f"put AS (UPDATE @calls c SET {changes} FROM {_POSITIONS} WHERE {' AND '.join(terms)}"
-        f" RETURNING {_of('c')}, i.at)"
+        terms.append(_OWNER_LIVES.format(tenant="c.tenant", owner=_at(array, "f.at")))
+    put = f"put AS (UPDATE @calls c SET {changes} FROM found f WHERE {' AND '.join(terms)} RETURNING {_of('c')}, f.at)"
+    return _whole(
+        live, found, put, _told_many(number, plain), _kept_many(number, bodies), "SELECT tenant, key FROM put"
     )
-    return _whole(live, put, _told_many(number, plain), _kept_many(number, bodies), "SELECT tenant, key FROM put")
 
 
 _POSITIONS = "generate_subscripts($2::text[], 1) i(at)"
