@@ -235,7 +235,7 @@ class Reconciler:
         now_us = self._core.clock.now_us()
         if record.approval is not None and now_us >= record.approval.expires_at_us:
             await self._write(record, expire(record, now_us))
-        elif record.state is State.READY and _runs_by_itself(record):
+        elif record.state is State.READY and record.run_when_approved and not record.cancel_asked:
             assert self.gate is not None
             if self._core.tools.get(record.tool) is not None:
                 await self.gate.run_ready(record)
@@ -277,11 +277,6 @@ class Reconciler:
         age_s = (self._core.clock.now_us() - record.departed_at_us) / US
         if age_s >= self._doubt_alarm_s:
             self._core.tell("doubt_aged", key=record.key, tool=record.tool, age_s=round(age_s), looks=record.looks)
-
-
-def _runs_by_itself(record: CallRecord) -> bool:
-    """Whether a worker sends a ready call. A contradiction waits for a person first."""
-    return record.run_when_approved and not record.cancel_asked and not record.contradicted
 
 
 def _agrees(record: CallRecord, finding: Finding) -> bool:
