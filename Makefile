@@ -7,6 +7,7 @@ ARGS ?=
 BIN := .venv/bin
 READY := .venv/ready.stamp
 PEERS := .venv-peers/ready.stamp
+NODE_PEERS := tests/node/node_modules/ready.stamp
 
 # A machine may forbid byte code; start-up is three to four times slower without it.
 unexport PYTHONDONTWRITEBYTECODE
@@ -23,10 +24,14 @@ $(READY): requirements/lock.txt pyproject.toml tools/make_venv.py
 demo: $(READY) ## kill workers at the worst moments and show that no effect is doubled or lost
 	@$(BIN)/tollhouse demo $(ARGS)
 
-test: $(READY) ## run the tests, but for the slow ones (ARGS="tests/gate -k key" narrows)
+$(NODE_PEERS): tests/node/package-lock.json
+	@npm ci --prefix tests/node --silent --no-audit --no-fund
+	@touch $@
+
+test: $(READY) $(NODE_PEERS) ## run the tests, but for the slow ones (ARGS="tests/gate -k key" narrows)
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "not slow" $(ARGS)
 
-test-all: $(READY) ## run every test, the slow ones too
+test-all: $(READY) $(NODE_PEERS) ## run every test, the slow ones too
 	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 check: $(READY) ## format, lint, types, import order, sizes, stray addresses and paths, stale docs

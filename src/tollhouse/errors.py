@@ -333,3 +333,129 @@ class HouseClosed(TollhouseError):
 
     code = "house_closed"
     default_remedy = "Open a house in this process: `async with Tollhouse.open(...)`."
+
+
+# -- runs --------------------------------------------------------------------------------------------------------
+
+
+class UnknownRun(TollhouseError):
+    """No run is recorded under that id."""
+
+    code = "unknown_run"
+    default_remedy = "Check the id and the tenant; `tollhouse runs list` shows what is recorded."
+
+
+class UnknownAgent(TollhouseError):
+    """No agent of that name, or no such version of it, is known here."""
+
+    code = "unknown_agent"
+    default_remedy = "Name an agent of tollhouse.yaml; `tollhouse check` lists them."
+
+
+class UnknownQuestion(TollhouseError):
+    """The run has not asked that question."""
+
+    code = "unknown_question"
+    default_remedy = "`tollhouse runs show` lists the questions that are open."
+
+
+class RunConflict(TollhouseError):
+    """The key of this start already belongs to another start, or the run moved since it was shown."""
+
+    code = "run_conflict"
+    default_remedy = "Read the run again; use a new key for another start."
+
+
+class ThreadBusy(TollhouseError):
+    """The thread has a run that has not finished, and two at a time would lose one's messages."""
+
+    code = "thread_busy"
+    default_remedy = "Wait for that run, or cancel it; then start this one."
+
+
+class RunNotAllowed(TollhouseError):
+    """A run in this state does not allow this step."""
+
+    code = "run_not_allowed"
+    default_remedy = "Look at the run (`tollhouse runs show`) and choose a step its state allows."
+
+
+class AgentFileInvalid(TollhouseError):
+    """An agents' file cannot be read, or says something that cannot hold.
+
+    ``line`` and ``column`` count from 1; None where the whole file is meant. ``path`` is the place inside the file.
+    """
+
+    code = "agent_file_invalid"
+    default_remedy = "Correct the line named, then run `tollhouse check`."
+
+    def __init__(
+        self,
+        cause: str,
+        *,
+        line: int | None = None,
+        column: int | None = None,
+        path: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(cause, remedy=remedy)
+        self.line, self.column, self.path = line, column, path
+
+
+class ProofInvalid(TollhouseError):
+    """A proof is not what it claims: a record or a signature is missing, altered or forged."""
+
+    code = "proof_invalid"
+    default_remedy = "Trust nothing in it; ask for the proof again from the ledger itself."
+
+
+# -- surfaces ----------------------------------------------------------------------------------------------------
+
+
+class NotAuthenticated(TollhouseError):
+    """The request carries no credential that is valid now."""
+
+    code = "not_authenticated"
+    default_remedy = "Send `Authorization: Bearer <key>`; `tollhouse keys create` makes one."
+
+
+class NotAuthorized(TollhouseError):
+    """The credential is valid but does not allow this."""
+
+    code = "not_authorized"
+    default_remedy = "Use a key with the scope that is named; `tollhouse keys create --scope` makes one."
+
+
+class PreconditionFailed(TollhouseError):
+    """What the caller was shown is not what stands there any more (If-Match)."""
+
+    code = "precondition_failed"
+    default_remedy = "Read it again and decide anew."
+
+
+class RequestTooLarge(TollhouseError):
+    """The body of a request is larger than the server takes."""
+
+    code = "request_too_large"
+    default_remedy = "Send less, or pass large bodies by reference."
+
+
+class InvalidRequest(TollhouseError):
+    """The request is not what the interface describes."""
+
+    code = "invalid_request"
+    default_remedy = "Correct the field named; /openapi.json describes every request."
+
+
+class InvalidCursor(TollhouseError):
+    """The cursor or event id belongs to something else, or lies beyond the end."""
+
+    code = "invalid_cursor"
+    default_remedy = "Begin without a cursor, or use the one that the last page named."
+
+
+class ExtraMissing(TollhouseError):
+    """This needs packages that the base install leaves out."""
+
+    code = "extra_missing"
+    default_remedy = "Install the extra named, such as pip install 'tollhouse[server]'."

@@ -30,6 +30,10 @@ log = logging.getLogger("tollhouse")
 
 NEVER_STARTED_MOST = 100_000
 
+NEW_NAME_S = 5.0
+"""How long a call waits for the lease keeper, which needs a round trip to a store that may just have come back."""
+NAME_POLL_S = 0.02
+
 Listener = Callable[[str, Mapping[str, Any]], None]
 """``on_event(kind, facts)``: called on the house's loop for every doubt that appears, ages or is contradicted, and for
 requests refused without a row. Must return quickly; what it raises is logged."""
@@ -114,6 +118,13 @@ class Core:
         """The end of that owner's lease; long ago for an earlier incarnation of this process."""
         lease = self.keeper.current
         return lease.until_local_us if lease is not None and lease.owner_id == owner_id else 0
+
+    async def new_incarnation(self, lost_owner: str) -> None:
+        """Wait until this process, taken for lost under that name, has another; for :data:`NEW_NAME_S` at most."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + NEW_NAME_S
+        while self.owner_id == lost_owner and loop.time() < until:
+            await asyncio.sleep(NAME_POLL_S)
 
     async def read_fence(self, tenant: str, key: str) -> Fence | None:
         return await self.store.fence(tenant, key)

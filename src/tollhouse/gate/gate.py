@@ -168,7 +168,7 @@ class Gate:
                 return await self._insert_repeat(request, plan, written.record)
             if written.record is not None:
                 return await self._recorded(request, written.record)
-            await asyncio.sleep(POLL_FIRST_S)  # taken for lost: the lease keeper begins a new incarnation
+            await core.new_incarnation(start.owner)
         raise _no_lease(request.key)
 
     async def _insert_repeat(self, request: Request, plan: Plan, twin: CallRecord) -> Outcome[Any]:
@@ -315,7 +315,7 @@ class Gate:
             except StoreUnavailable as away:
                 raise self._nothing_sent(away, record.key) from away
             except OwnerGone:
-                await asyncio.sleep(POLL_FIRST_S)
+                await core.new_incarnation(start.owner)
         else:
             raise _no_lease(record.key)
         if after.state is State.DEPARTED:
