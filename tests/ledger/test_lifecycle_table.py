@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tollhouse.contract.terms import Dedup, Effect
-from tollhouse.ledger import decisions, steps
+from tollhouse.ledger import approvals, decisions, steps
 from tollhouse.ledger.lifecycle import FOLD, FOLDED, TABLE, TRANSITIONS, Event, Forbidden, check, fold, strongest
 from tollhouse.ledger.record import SETTLED, Attempt, AttemptOutcome, Lost, State
 from tollhouse.testing.conformance.scenes import BEGINNINGS, HAUNTED, PLAIN, TRIALS, attempted
@@ -86,6 +86,7 @@ def test_every_target_is_reached_by_some_life(monkeypatch: pytest.MonkeyPatch) -
             reached.add((source, event, target))
 
     monkeypatch.setattr(steps, "check", noting)
+    monkeypatch.setattr(approvals, "check", noting)
     monkeypatch.setattr(decisions, "check", noting)
     for begin in BEGINNINGS.values():
         begin(Story())

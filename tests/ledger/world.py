@@ -26,7 +26,7 @@ from tests.ledger.promises import (
     say,
 )
 from tollhouse.contract.terms import US, Dedup, Effect, Terms
-from tollhouse.ledger import decisions, steps
+from tollhouse.ledger import approvals, decisions, steps
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.decisions import Finding
 from tollhouse.ledger.lifecycle import Forbidden
@@ -163,7 +163,7 @@ def begin(name: str, **particulars: Any) -> World:
     world = World(chosen, call)
     if name not in ("approval", "read"):
         return world
-    question = decisions.approval_for("asked", 1, 10_000, None, call.digest, chosen.version, T0)
+    question = approvals.approval_for("asked", 1, 10_000, None, call.digest, chosen.version, T0)
     held = steps.first_hold(call, question, {})
     return replace(world, record=held.record, change=held)
 
@@ -394,7 +394,7 @@ def _retries(world: World) -> Iterator[Move]:
         return
     approval = None
     if needs_approval(world):
-        approval = decisions.approval_for("asked", 1, 10_000, None, record.digest, "1", world.now_us)
+        approval = approvals.approval_for("asked", 1, 10_000, None, record.digest, "1", world.now_us)
     yield from _tried(world, "retry", decisions.retry, record, "ada", "again", approval, world.now_us)
     if record.approval is not None:
         old = record.approval

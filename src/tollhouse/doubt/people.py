@@ -1,7 +1,7 @@
 """What people decide about a call: resolve, approve, deny, edit, retry, cancel, overturn, uphold.
 
 Every verb names who decides, is compare-and-set on the version shown, and leaves its trace whether it won or not. The
-rules themselves are in ``ledger/decisions.py``; here they meet the store.
+rules themselves are in ``ledger/decisions.py`` and ``ledger/approvals.py``; here they meet the store.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from tollhouse.gate.core import Core
 from tollhouse.gate.results import keep
 from tollhouse.gate.verdicts import Hold
 from tollhouse.ledger import decisions
+from tollhouse.ledger.approvals import approval_for
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.codec import from_tree, loads
-from tollhouse.ledger.decisions import Finding, approval_for
+from tollhouse.ledger.decisions import Finding
 from tollhouse.ledger.digest import encode_arguments
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.keys import check_key

@@ -22,8 +22,9 @@ from tollhouse.gate.ending import error_record
 from tollhouse.gate.gate import Gate
 from tollhouse.gate.results import keep, rebuild
 from tollhouse.gate.view import view
+from tollhouse.ledger.approvals import expire
 from tollhouse.ledger.change import Change
-from tollhouse.ledger.decisions import Finding, expire, looked, settle
+from tollhouse.ledger.decisions import Finding, looked, settle
 from tollhouse.ledger.guards import PURGED, silent_from_us
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.lease import proven_dead

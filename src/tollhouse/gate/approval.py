@@ -7,7 +7,7 @@ from typing import Any
 from tollhouse.contract.terms import ApprovalTerms
 from tollhouse.contract.tool import Tool
 from tollhouse.gate.verdicts import PASS, Asked, Hold, Verdict
-from tollhouse.ledger.decisions import approval_for
+from tollhouse.ledger.approvals import approval_for
 from tollhouse.ledger.record import Approval, CallRecord
 
 

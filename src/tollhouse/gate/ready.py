@@ -9,8 +9,8 @@ from tollhouse.errors import Refused
 from tollhouse.gate.approval import lapsed, question
 from tollhouse.gate.gates import Judgement
 from tollhouse.gate.planning import Plan
+from tollhouse.ledger.approvals import expire, gate_denied, lapse
 from tollhouse.ledger.change import Change
-from tollhouse.ledger.decisions import expire, gate_denied, lapse
 from tollhouse.ledger.lifecycle import Forbidden
 from tollhouse.ledger.record import CallRecord
 from tollhouse.ledger.steps import Start, depart

@@ -17,8 +17,9 @@ from tollhouse.gate.approval import question
 from tollhouse.gate.core import Core
 from tollhouse.gate.planning import Plan
 from tollhouse.gate.verdicts import Hold
+from tollhouse.ledger.approvals import lapse
 from tollhouse.ledger.change import Change
-from tollhouse.ledger.decisions import HAPPENED, Finding, lapse, looked, settle
+from tollhouse.ledger.decisions import HAPPENED, Finding, looked, settle
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.lifecycle import Forbidden
 from tollhouse.ledger.record import CallRecord, Lost, State, replace

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from tollhouse.contract.answers import Accepted
 from tollhouse.contract.terms import US
 from tollhouse.contract.tool import Tool
 from tollhouse.errors import HouseClosed, Sent, StoreFull, StoreUnavailable, TollhouseError
 from tollhouse.gate.context import Context
 from tollhouse.gate.core import Core, log
-from tollhouse.gate.costs import CostGap, cost_of, note_gap
-from tollhouse.gate.ending import ending_of_error, is_transient, names_rejection, rejected_statuses
+from tollhouse.gate.costs import note_gap
+from tollhouse.gate.ending import is_transient, names_rejection, rejected_statuses
 from tollhouse.gate.leftovers import begin, put_back_later
-from tollhouse.gate.results import Kept, keep, without_body
+from tollhouse.gate.results import Kept
+from tollhouse.gate.running import Ended, Run, StillRunning, without_result
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.lifecycle import Forbidden
@@ -45,24 +45,11 @@ class Answered(NamedTuple):
     kept: Kept | None = None
 
 
-class Ended(NamedTuple):
-    """An attempt's first-hand end with all that goes with it."""
-
-    ending: Ending
-    error: BaseException | None
-    kept: Kept | None
-    gap: CostGap | None
-
-
 class Next(NamedTuple):
     """A sending that may follow: its start, and how long it waits before it begins."""
 
     start: Start
     delay_s: float
-
-
-class StillRunning(BaseException):
-    """The house closes while a thread runs the tool's function, which nothing can stop."""
 
 
 class Sending:
@@ -79,7 +66,8 @@ class Sending:
         secrets: Mapping[str, str],
         gates_pass: Callable[[CallRecord], Awaitable[bool]],
     ) -> None:
-        self._core, self._tool, self._arguments, self._record = core, tool, arguments, record
+        self._core, self._tool, self._record = core, tool, record
+        self._run = Run(tool, arguments, core.threads)
         self._principal, self._secrets, self._gates_pass = principal, secrets, gates_pass
         self._loop = asyncio.get_running_loop()
         self._last_error: BaseException | None = None
@@ -128,7 +116,7 @@ class Sending:
     async def _run_in_time(self, attempt: Attempt, context: Context, delay_s: float) -> Ended:
         timer = self._loop.call_later(context.remaining_s, self._time_is_up, attempt, context)
         try:
-            return await self._run(context, delay_s)
+            return await self._run.ending(context, delay_s)
         finally:
             timer.cancel()
             context.stop("The attempt has ended.")
@@ -144,50 +132,6 @@ class Sending:
             error = HouseClosed(why, remedy=_SEE_LATER, key=self._record.key, sent="maybe")
         if not self.answer.done():
             self.answer.set_exception(error)
-
-    async def _run(self, context: Context, delay_s: float) -> Ended:
-        """Run the function. Whatever it does, an ending comes back."""
-        try:
-            if delay_s:
-                await asyncio.sleep(delay_s)
-            value = await self._call(context)
-        except StillRunning:
-            raise
-        except BaseException as error:
-            return self._ended(ending_of_error(error, self._tool, context), error, None)
-        if isinstance(value, Accepted):
-            return self._ended(Ending(AttemptOutcome.ACCEPTED, reference=value.reference), None, None)
-        kept = keep(value, self._tool.schema.result)
-        return self._ended(Ending(AttemptOutcome.HAPPENED, result=kept.stored), None, kept)
-
-    async def _call(self, context: Context) -> Any:
-        arguments = dict(self._arguments)
-        if (name := self._tool.schema.context_parameter) is not None:
-            arguments[name] = context
-        fn = self._tool.fn
-        if self._tool.is_async:
-            await context.check()
-            context.begin()
-            return await fn(**arguments)
-
-        def in_thread() -> Any:
-            context.check_sync()
-            context.begin()
-            return fn(**arguments)
-
-        context.thread = self._core.threads.run(in_thread)
-        try:
-            return await context.thread
-        except asyncio.CancelledError:
-            if context.thread.cancelled() and context.started:
-                raise StillRunning from None
-            raise
-
-    def _ended(self, ending: Ending, error: BaseException | None, kept: Kept | None) -> Ended:
-        cost, gap = cost_of(self._tool, self._arguments, ending, kept.value if kept else None)
-        if cost is not None:
-            ending = Ending(ending.outcome, ending.result, ending.error, ending.reference, cost)
-        return Ended(ending, error, kept, gap)
 
     # -- writing the end ---------------------------------------------------------------------------------
 
@@ -221,7 +165,7 @@ class Sending:
                 return first
             except StoreFull as full:
                 if ended.ending.result is not None and ended.ending.result.problem != "no_space":
-                    ended = _without_body(ended)
+                    ended = without_result(ended)
                     continue
                 self._fail(full, _sent_by(ended))
             except StoreUnavailable as away:
@@ -428,10 +372,3 @@ def _sent_by(ended: Ended) -> Sent:
     if ended.ending.outcome is AttemptOutcome.NOT_SENT:
         return "no"
     return "maybe" if ended.ending.outcome is AttemptOutcome.UNKNOWN else "yes"
-
-
-def _without_body(ended: Ended) -> Ended:
-    assert ended.ending.result is not None
-    smaller = without_body(ended.ending.result)
-    ending = Ending(ended.ending.outcome, smaller, ended.ending.error, ended.ending.reference, ended.ending.cost)
-    return Ended(ending, ended.error, ended.kept, ended.gap)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tollhouse.contract.terms import US
+from tollhouse.ledger.approvals import approve, cancel, deny, edit, named, unanswered
 from tollhouse.ledger.change import Change, advance
 from tollhouse.ledger.guards import guard_d, guard_s
 from tollhouse.ledger.lifecycle import Event, Forbidden, check, fold
@@ -18,13 +18,31 @@ from tollhouse.ledger.record import (
     Approval,
     AttemptOutcome,
     CallRecord,
-    Json,
     Settlement,
     State,
     Stored,
-    Vote,
     replace,
 )
+
+__all__ = [
+    "DID_NOT_HAPPEN",
+    "HAPPENED",
+    "Finding",
+    "approve",
+    "cancel",
+    "compensated",
+    "deny",
+    "edit",
+    "force",
+    "looked",
+    "may_compensate",
+    "overturn",
+    "retry",
+    "settle",
+    "tried",
+    "uphold",
+]
+"""What people may decide, the verbs of ``approvals`` among it."""
 
 HAPPENED = "happened"
 DID_NOT_HAPPEN = "did_not_happen"
@@ -55,145 +73,6 @@ class Finding:
             raise ValueError(f"{self.finding!r} via {self.via!r} is no finding.")
 
 
-# -- approvals -------------------------------------------------------------------------------------------
-
-
-def approve(
-    record: CallRecord, by: str, now_us: int, *, digest: str | None = None, reason: str | None = None
-) -> Change:
-    """One person's yes. Reaching the quorum makes the call ready; ``digest`` binds the vote to what was shown."""
-    approval = _open_approval(record, by, now_us)
-    if (digest or record.digest) != approval.digest or record.digest != approval.digest:
-        raise Forbidden("digest", "The arguments changed since they were shown; look again and decide anew.")
-    if any(vote.by == by for vote in approval.votes):
-        raise Forbidden("voted", f"{by} has already approved this call.")
-    votes = (*approval.votes, Vote(by, now_us, approval.digest))
-    facts = {"by": by, "votes": len(votes), "quorum": approval.quorum, **_said(reason)}
-    if len(votes) < approval.quorum:
-        check(record.state, Event.VOTE, State.HELD)
-        return advance(record, now_us, "voted", facts, approval=replace(approval, votes=votes))
-    check(record.state, Event.APPROVE, State.READY)
-    granted = replace(approval, votes=votes, granted_at_us=now_us)
-    due = now_us if record.run_when_approved else approval.expires_at_us
-    return advance(record, now_us, "approved", facts, state=State.READY, approval=granted, due_at_us=due)
-
-
-def edit(
-    record: CallRecord,
-    by: str,
-    arguments: str,
-    digest: str,
-    difference: Json,
-    now_us: int,
-    reason: str | None = None,
-) -> Change:
-    """Replace the arguments of a held call of which nothing ever departed; votes given so far become void."""
-    check(record.state, Event.EDIT, State.HELD)
-    approval = _open_approval(record, by, now_us)
-    if record.attempts:
-        raise Forbidden("departed", "Something of this call has departed, so its arguments stand for ever.")
-    fresh = replace(approval, digest=digest, votes=())
-    facts = {"by": by, "digest": digest, "difference": dict(difference), **_said(reason)}
-    return advance(record, now_us, "edited", facts, approval=fresh, arguments=arguments, digest=digest)
-
-
-def _said(reason: str | None) -> dict[str, str]:
-    """The reason of a decision that needs none, where one was given."""
-    return {} if reason is None else {"reason": reason}
-
-
-def deny(record: CallRecord, by: str, reason: str, now_us: int) -> Change:
-    """A person's no."""
-    check(record.state, Event.DENY, State.REFUSED)
-    _named(by, reason)
-    approval = record.approval
-    if approval is not None and approval.approvers is not None and by not in approval.approvers:
-        raise Forbidden("entitled", f"{by} is not among the approvers of this call.")
-    return _refused(record, now_us, "denied", f"Denied by {by}: {reason}", by=by, reason=reason)
-
-
-def gate_denied(record: CallRecord, gate: str, error: Json, now_us: int) -> Change:
-    """A gate says no at departure of a call that was ready."""
-    check(record.state, Event.DENY, State.REFUSED)
-    return advance(
-        record,
-        now_us,
-        "refused",
-        {"gate": gate, "error": dict(error)},
-        state=State.REFUSED,
-        error=error,
-        due_at_us=None,
-    )
-
-
-def expire(record: CallRecord, now_us: int) -> Change:
-    """A hold or an approval reached its end."""
-    check(record.state, Event.EXPIRE, State.REFUSED)
-    approval = record.approval
-    if approval is None or now_us < approval.expires_at_us:
-        raise Forbidden("expiry", "Nothing of this call has expired.")
-    what = "The approval" if approval.granted_at_us else "The wait for approval"
-    return _refused(record, now_us, "expired", f"{what} expired.")
-
-
-def cancel(record: CallRecord, by: str, now_us: int, reason: str | None = None) -> Change:
-    """Cancel: refused when nothing left, otherwise only a mark that forbids resends until a new round."""
-    if record.state in (State.HELD, State.READY):
-        check(record.state, Event.CANCEL, State.REFUSED)
-        return _refused(record, now_us, "cancelled", f"Cancelled by {by}.", by=by, reason=reason)
-    check(record.state, Event.CANCEL_ASKED, record.state)
-    return advance(record, now_us, "cancel_asked", {"by": by, "reason": reason}, cancel_asked=True)
-
-
-def lapse(record: CallRecord, approval: Approval, why: str, now_us: int) -> Change:
-    """What was approved is not what would run now: ask again."""
-    check(record.state, Event.LAPSE, State.HELD)
-    return advance(
-        record,
-        now_us,
-        "lapsed",
-        {"why": why},
-        state=State.HELD,
-        approval=_unanswered(approval),
-        due_at_us=approval.expires_at_us,
-    )
-
-
-def _unanswered(approval: Approval) -> Approval:
-    """The question alone: whoever asks anew, no answer to an earlier one counts."""
-    return replace(approval, votes=(), granted_at_us=None, consumed_round=None)
-
-
-def _named(by: str | None, reason: str | None) -> None:
-    """A decision is somebody's, and says why."""
-    if not (by or "").strip():
-        raise Forbidden("name", "A decision needs the name of the person who takes it.")
-    if not (reason or "").strip():
-        raise Forbidden("reason", "A decision needs a reason, which is kept with it.")
-
-
-def _open_approval(record: CallRecord, by: str, now_us: int) -> Approval:
-    if not by.strip():
-        raise Forbidden("name", "An approval needs the name of the person who gives it.")
-    if record.state is not State.HELD:
-        check(record.state, Event.APPROVE)
-    approval = record.approval
-    if approval is None or record.state is not State.HELD:
-        raise Forbidden("table", "This call waits for nobody's approval.")
-    if by == record.requested_by:
-        raise Forbidden("requester", "Nobody approves or edits their own call.")
-    if approval.approvers is not None and by not in approval.approvers:
-        raise Forbidden("entitled", f"{by} is not among the approvers of this call.")
-    if now_us >= approval.expires_at_us:
-        raise Forbidden("expired", "The wait for approval has expired.")
-    return approval
-
-
-def _refused(record: CallRecord, now_us: int, kind: str, message: str, **facts: Any) -> Change:
-    error = {"type": kind, "message": message}
-    return advance(record, now_us, kind, facts, state=State.REFUSED, error=error, due_at_us=None)
-
-
 # -- settlements -----------------------------------------------------------------------------------------
 
 
@@ -206,7 +85,7 @@ def settle(record: CallRecord, finding: Finding, now_us: int, *, force: bool = F
     if record.state not in (State.IN_DOUBT, State.ACCEPTED):
         return _finding_only(record, finding, now_us)
     if finding.via == "person":
-        _named(finding.by, finding.reason)
+        named(finding.by, finding.reason)
     if finding.finding == DID_NOT_HAPPEN:
         _negative_counts(record, finding, force)
     judged = AttemptOutcome.HAPPENED if finding.finding == HAPPENED else AttemptOutcome.REJECTED
@@ -234,7 +113,7 @@ def settle(record: CallRecord, finding: Finding, now_us: int, *, force: bool = F
 
 def force(record: CallRecord, by: str, reason: str, now_us: int) -> Change:
     """An operator sets the owner aside; written in one transaction with the resolution that follows."""
-    _named(by, reason)
+    named(by, reason)
     attempts = tuple(
         replace(a, outcome=a.outcome or AttemptOutcome.UNKNOWN) if a.running else a for a in record.attempts
     )
@@ -341,7 +220,7 @@ def retry(record: CallRecord, by: str, reason: str, approval: Approval | None, n
     """A new round of a failed or refused call. ``approval``: what the new round must wait for, None for nothing."""
     state = State.READY if approval is None else State.HELD
     check(record.state, Event.RETRY, state)
-    _named(by, reason)
+    named(by, reason)
     guard_d(record)
     due = approval.expires_at_us if approval else (now_us if record.run_when_approved else None)
     return advance(
@@ -352,7 +231,7 @@ def retry(record: CallRecord, by: str, reason: str, approval: Approval | None, n
         state=state,
         round=record.round + 1,
         fence=record.fence + 1,
-        approval=None if approval is None else _unanswered(approval),
+        approval=None if approval is None else unanswered(approval),
         cancel_asked=False,
         deadline_at_us=None,
         due_at_us=due,
@@ -368,7 +247,7 @@ def overturn(
     """A named person reverses a settlement: to *succeeded* on a recorded effect, to *failed* where none is recorded."""
     target = State.FAILED if record.state is State.SUCCEEDED else State.SUCCEEDED
     check(record.state, Event.OVERTURN, target)
-    _named(by, reason)
+    named(by, reason)
     succeeded = target is State.SUCCEEDED
     result = _recorded_effect(record) if succeeded else None
     if not succeeded:
@@ -427,7 +306,7 @@ def _contrary_evidence(record: CallRecord, given: Any) -> None:
 def uphold(record: CallRecord, by: str, reason: str, settlement_id: str, now_us: int) -> Change:
     """A named person confirms what was settled, in view of what contradicts it."""
     check(record.state, Event.UPHOLD, record.state)
-    _named(by, reason)
+    named(by, reason)
     if not record.contradicted:
         raise Forbidden("contradiction", "No contradiction is open on this call.")
     settlement = Settlement(
@@ -461,19 +340,3 @@ def may_compensate(record: CallRecord, now_us: int) -> None:
     if record.result is not None and record.result.problem == "purged":
         raise Forbidden("purged", "What came back was purged, and undoing it needs that; undo it at the receiver.")
     guard_s(record, now_us, undoing=True)
-
-
-def approval_for(
-    reason: str, quorum: int, expires_s: float, approvers: tuple[str, ...] | None, record_digest: str,
-    contract_version: str, now_us: int, *, covers_repeat: bool = False,
-) -> Approval:  # fmt: skip
-    """A fresh question to people, bound to the digest and the contract version that they are shown."""
-    return Approval(
-        reason=reason,
-        quorum=quorum,
-        expires_at_us=now_us + round(expires_s * US),
-        digest=record_digest,
-        contract_version=contract_version,
-        approvers=approvers,
-        covers_repeat=covers_repeat,
-    )

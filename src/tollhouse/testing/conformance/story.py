@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from tollhouse.contract.terms import US, Dedup, Effect, RepeatTerms, Terms
-from tollhouse.ledger import decisions, steps
+from tollhouse.ledger import approvals, decisions, steps
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.decisions import Finding
 from tollhouse.ledger.record import Approval, Attempt, AttemptOutcome, CallRecord, Limits, Lost, State, Stored
@@ -186,7 +186,7 @@ class Story:
 
     def question(self, quorum: int = 1, approvers: tuple[str, ...] | None = None) -> Approval:
         """What people are asked: good for an hour from now."""
-        return decisions.approval_for(
+        return approvals.approval_for(
             "needs approval", quorum, 3600, approvers, self.record.digest, self.contract.version, self.now_us
         )
 
@@ -208,16 +208,16 @@ class Story:
 
     def deny_by_gate(self) -> Story:
         error = {"type": "policy", "message": "No."}
-        return self.take(decisions.gate_denied(self.record, "policy", error, self.now_us))
+        return self.take(approvals.gate_denied(self.record, "policy", error, self.now_us))
 
     def expire(self) -> Story:
-        return self.take(decisions.expire(self.record, self.now_us))
+        return self.take(approvals.expire(self.record, self.now_us))
 
     def cancel(self, by: str = "rita") -> Story:
         return self.take(decisions.cancel(self.record, by, self.now_us))
 
     def lapse(self) -> Story:
-        return self.take(decisions.lapse(self.record, self.question(), "contract changed", self.now_us))
+        return self.take(approvals.lapse(self.record, self.question(), "contract changed", self.now_us))
 
     def retry(self, by: str = "ada", reason: str = "try again", approval: Approval | None = None) -> Story:
         return self.take(decisions.retry(self.record, by, reason, approval, self.now_us))

@@ -1,0 +1,92 @@
+"""Running a tool's function for one attempt: whatever it does, an ending comes back.
+
+Called by :class:`~tollhouse.gate.sending.Sending`, which writes that ending down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tollhouse.contract.answers import Accepted
+from tollhouse.contract.tool import Tool
+from tollhouse.gate.context import Context
+from tollhouse.gate.costs import CostGap, cost_of
+from tollhouse.gate.ending import ending_of_error
+from tollhouse.gate.results import Kept, keep, without_body
+from tollhouse.gate.threads import ThreadPool
+from tollhouse.ledger.record import AttemptOutcome
+from tollhouse.ledger.steps import Ending
+
+
+class Ended(NamedTuple):
+    """An attempt's first-hand end with all that goes with it."""
+
+    ending: Ending
+    error: BaseException | None
+    kept: Kept | None
+    gap: CostGap | None
+
+
+class StillRunning(BaseException):
+    """The house closes while a thread runs the tool's function, which nothing can stop."""
+
+
+class Run:
+    """A tool's function with the arguments of one call; each attempt runs it once."""
+
+    def __init__(self, tool: Tool[Any], arguments: Mapping[str, Any], threads: ThreadPool) -> None:
+        self._tool, self._arguments, self._threads = tool, arguments, threads
+
+    async def ending(self, context: Context, delay_s: float) -> Ended:
+        """Run the function. Whatever it does, an ending comes back."""
+        try:
+            if delay_s:
+                await asyncio.sleep(delay_s)
+            value = await self._call(context)
+        except StillRunning:
+            raise
+        except BaseException as error:
+            return self._ended(ending_of_error(error, self._tool, context), error, None)
+        if isinstance(value, Accepted):
+            return self._ended(Ending(AttemptOutcome.ACCEPTED, reference=value.reference), None, None)
+        kept = keep(value, self._tool.schema.result)
+        return self._ended(Ending(AttemptOutcome.HAPPENED, result=kept.stored), None, kept)
+
+    async def _call(self, context: Context) -> Any:
+        arguments = dict(self._arguments)
+        if (name := self._tool.schema.context_parameter) is not None:
+            arguments[name] = context
+        fn = self._tool.fn
+        if self._tool.is_async:
+            await context.check()
+            context.begin()
+            return await fn(**arguments)
+
+        def in_thread() -> Any:
+            context.check_sync()
+            context.begin()
+            return fn(**arguments)
+
+        context.thread = self._threads.run(in_thread)
+        try:
+            return await context.thread
+        except asyncio.CancelledError:
+            if context.thread.cancelled() and context.started:
+                raise StillRunning from None
+            raise
+
+    def _ended(self, ending: Ending, error: BaseException | None, kept: Kept | None) -> Ended:
+        cost, gap = cost_of(self._tool, self._arguments, ending, kept.value if kept else None)
+        if cost is not None:
+            ending = Ending(ending.outcome, ending.result, ending.error, ending.reference, cost)
+        return Ended(ending, error, kept, gap)
+
+
+def without_result(ended: Ended) -> Ended:
+    """The same end with no room for its result's body."""
+    assert ended.ending.result is not None
+    smaller = without_body(ended.ending.result)
+    ending = Ending(ended.ending.outcome, smaller, ended.ending.error, ended.ending.reference, ended.ending.cost)
+    return Ended(ending, ended.error, ended.kept, ended.gap)
