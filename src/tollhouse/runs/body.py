@@ -1,0 +1,158 @@
+"""What a run's row keeps besides its columns: limits, what was spent, what it waits for, how it ended.
+
+Only ``runs`` reads it. Absent figures are counted apart, never taken for zero.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from decimal import Decimal
+from typing import Any, Literal
+
+from tollhouse.ledger.record import replace
+from tollhouse.ledger.run_record import RunRecord
+from tollhouse.models.port import RequestAttempt
+from tollhouse.runs.agents import Limits
+from tollhouse.runs.states import RunState
+
+WaitKind = Literal["reconciliation", "approval", "answer", "work", "time"]
+Effects = Literal["hold", "reuse", "repeat"]
+"""What a rerun does about an effect that its lineage had: hold it for people, answer from the record, or repeat it."""
+
+STATE_OF: dict[WaitKind, RunState] = {
+    "reconciliation": RunState.AWAITING_RECONCILIATION,
+    "approval": RunState.AWAITING_APPROVAL,
+    "answer": RunState.AWAITING_ANSWER,
+    "work": RunState.AWAITING_WORK,
+    "time": RunState.AWAITING_TIME,
+}
+"""The state of a run that waits for several things is that of the first kind in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run used up so far, every attempt of every model request included.
+
+    ``cost``: US dollars of the attempts whose price is known; ``unpriced``: attempts whose price is not.
+    ``unmeasured``: attempts that the provider gave no tokens for.
+    """
+
+    turns: int = 0
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: Decimal = Decimal()
+    unpriced: int = 0
+    unmeasured: int = 0
+
+    def with_attempts(self, attempts: tuple[RequestAttempt, ...]) -> Spent:
+        """The same and these attempts of one model request."""
+        return replace(
+            self,
+            input_tokens=self.input_tokens + sum(a.input_tokens or 0 for a in attempts),
+            output_tokens=self.output_tokens + sum(a.output_tokens or 0 for a in attempts),
+            cost=self.cost + sum((a.cost for a in attempts if a.cost is not None), Decimal()),
+            unpriced=self.unpriced + sum(a.cost is None for a in attempts),
+            unmeasured=self.unmeasured + sum(a.input_tokens is None for a in attempts),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One thing that a run waits for. ``id``: the key of the ask, which is also that of its call.
+
+    ``until_us`` None: no end of its own. ``text``: the question, or why. ``reminded``: people were told once more.
+    """
+
+    kind: WaitKind
+    id: str
+    since_us: int
+    until_us: int | None = None
+    text: str = ""
+    reminded: bool = False
+
+    @property
+    def due_at_us(self) -> int | None:
+        """When somebody must look at it: half-way to its end, to remind people, then at its end."""
+        if self.until_us is None or self.kind not in ("approval", "answer") or self.reminded:
+            return self.until_us
+        return (self.since_us + self.until_us) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """See the module's docstring.
+
+    ``output``: text, or JSON where the agent declares a schema; None while there is none.
+    ``reason``: code and cause of a run that failed, was cancelled or reached a limit. ``failures``: model requests
+    that failed in a row. ``answers``: what people said, by question, until the run has taken it up. ``continues``: the
+    run of the same thread before it.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    spent: Spent = field(default_factory=Spent)
+    waiting: tuple[Waiting, ...] = ()
+    output: Any = None
+    reason: Mapping[str, Any] | None = None
+    failures: int = 0
+    answers: Mapping[str, Any] | None = None
+    effects: Effects = "hold"
+    continues: str | None = None
+
+    @property
+    def text(self) -> str:
+        """As the row keeps it."""
+        return json.dumps(
+            {name: value for name, value in _plain(asdict(self)).items() if value not in (None, [], {})},
+            separators=(",", ":"),
+            ensure_ascii=False,
+        )
+
+
+def body_of(record: RunRecord) -> Body:
+    """The body that :attr:`Body.text` wrote. Fields that a later release added are passed over."""
+    kept = json.loads(record.body)
+    limits, spent = limits_of(kept.get("limits", {})), dict(kept.get("spent", {}))
+    spent["cost"] = Decimal(spent.get("cost", "0"))
+    known = {f.name for f in fields(Body)} - {"limits", "spent", "waiting"}
+    return Body(
+        limits=limits,
+        spent=Spent(**spent),
+        waiting=tuple(Waiting(**each) for each in kept.get("waiting", ())),
+        **{name: value for name, value in kept.items() if name in known},
+    )
+
+
+def limits_of(kept: Mapping[str, Any]) -> Limits:
+    """Limits from their JSON."""
+    given = dict(kept)
+    if given.get("cost") is not None:
+        given["cost"] = Decimal(str(given["cost"]))
+    return Limits(**given)
+
+
+def limits_as_json(limits: Limits) -> dict[str, Any]:
+    """Limits as JSON; a limit that is not set is null."""
+    plain: dict[str, Any] = _plain(asdict(limits))
+    return plain
+
+
+def spent_as_json(spent: Spent) -> dict[str, Any]:
+    """What was spent as JSON; the cost is a decimal number in a string."""
+    plain: dict[str, Any] = _plain(asdict(spent))
+    return plain
+
+
+def waiting_as_json(waiting: tuple[Waiting, ...]) -> list[dict[str, Any]]:
+    """What is waited for, as JSON."""
+    return [asdict(each) for each in waiting]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return format(value, "f") if isinstance(value, Decimal) else value

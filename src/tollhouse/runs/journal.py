@@ -1,0 +1,239 @@
+"""A run's journal: writing it (events sealed, large facts kept as bodies) and reading it back as a conversation.
+
+The journal is the authority: whoever drives a run knows of it only what is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Protocol
+
+from tollhouse.errors import UnknownRun
+from tollhouse.ledger.change import Draft
+from tollhouse.ledger.compact import compact_encoder
+from tollhouse.ledger.events import Event, seal
+from tollhouse.ledger.record import replace
+from tollhouse.ledger.run_record import RunRecord, RunRefusal, RunStore, RunWrite, run_stream
+from tollhouse.ledger.store import Blob
+from tollhouse.models.port import Ask, AssistantMessage, Message, ToolMessage, UserMessage, message_of
+from tollhouse.runs.body import body_of
+from tollhouse.runs.states import RunEvent
+from tollhouse.runs.steps import RunChange
+
+INLINE_CHARACTERS_MOST = 64 * 1024
+"""A text longer than this is kept as a body of its own, by its SHA-256, never cut."""
+
+EVENTS_PAGE = 1000
+THREAD_RUNS_MOST = 100
+"""How many earlier runs of a thread a conversation goes back."""
+
+_encode = compact_encoder(default=str)
+
+
+class JournalStore(RunStore, Protocol):
+    """What the journal needs of a store."""
+
+    async def events(self, tenant: str, stream: str, after: int = 0, limit: int = 10_000) -> list[Event]: ...
+
+    async def blob(self, tenant: str, digest: str) -> bytes | None: ...
+
+
+class RunStale(Exception):
+    """The run moved on since it was read. ``record``: what stands there now."""
+
+    def __init__(self, record: RunRecord | None) -> None:
+        super().__init__("the run moved on")
+        self.record = record
+
+
+class RunOwnerGone(Exception):
+    """This process was taken for lost: it may not move the run any more."""
+
+
+class StartRefused(Exception):
+    """A start whose key, id or thread is taken. ``record``: the run that stands there."""
+
+    def __init__(self, refusal: RunRefusal, record: RunRecord | None) -> None:
+        super().__init__(refusal.value)
+        self.refusal, self.record = refusal, record
+
+
+async def commit(
+    store: JournalStore, change: RunChange, write_id: str, *, owner: str | None = None
+) -> tuple[RunRecord, tuple[Event, ...]]:
+    """Write one change, compare-and-set; the record and the events as they stand, durable on return.
+
+    ``owner``: the change is refused once that process was taken for lost. Raises :class:`RunStale`,
+    :class:`RunOwnerGone` or, for a new run, :class:`StartRefused`.
+    """
+    before, record = change.before, change.record
+    drafts, blobs = _with_bodies(change.drafts)
+    head_seq, head_hash = (0, "") if before is None else (before.head_seq, before.head_hash)
+    events = seal(run_stream(record.id), head_seq, head_hash, drafts, record.updated_at_us, write_id)
+    sealed = replace(record, head_seq=events[-1].seq, head_hash=events[-1].hash)
+    expected = None if before is None else before.version
+    written = await store.write_run(RunWrite(sealed, expected, events, write_id, owner, blobs))
+    if written.applied:
+        return sealed, events
+    if written.refusal is RunRefusal.OWNER:
+        raise RunOwnerGone
+    if before is None and written.refusal is not None:
+        raise StartRefused(written.refusal, written.record)
+    raise RunStale(written.record)
+
+
+def _with_bodies(drafts: Iterable[Draft]) -> tuple[list[Draft], tuple[Blob, ...]]:
+    """The same drafts with long texts moved out into bodies."""
+    blobs: dict[str, Blob] = {}
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, str) and len(value) > INLINE_CHARACTERS_MOST:
+            return _kept(value, blobs)
+        if isinstance(value, Mapping):
+            return {name: moved(each) for name, each in value.items()}
+        return [moved(each) for each in value] if isinstance(value, list | tuple) else value
+
+    outside = []
+    for draft in drafts:
+        small = len(_encode(draft.data)) <= INLINE_CHARACTERS_MOST
+        outside.append(draft if small else Draft(draft.kind, moved(draft.data)))
+    return outside, tuple(blobs.values())
+
+
+def _kept(text: str, blobs: dict[str, Blob]) -> dict[str, Any]:
+    data = text.encode(errors="surrogatepass")
+    digest = sha256(data).hexdigest()
+    blobs[digest] = Blob(digest, data)
+    return {"$blob": digest, "size": len(data)}
+
+
+async def facts_of(store: JournalStore, tenant: str, event: Event) -> dict[str, Any]:
+    """The facts of an event with its bodies put back."""
+
+    async def whole(value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.keys() == {"$blob", "size"}:
+                data = await store.blob(tenant, value["$blob"])
+                return "" if data is None else data.decode(errors="surrogatepass")
+            return {name: await whole(each) for name, each in value.items()}
+        return [await whole(each) for each in value] if isinstance(value, list) else value
+
+    facts = event.facts
+    if '"$blob"' in event.data:
+        facts = await whole(facts)
+    return facts
+
+
+@dataclass(slots=True)
+class Journal:
+    """What the events of a run amount to so far. ``turn``: model answers; ``results``: by the key of the ask."""
+
+    record: RunRecord
+    messages: list[Message] = field(default_factory=list)
+    turn: int = 0
+    asks: tuple[Ask, ...] = ()
+    """What the last answer asked for, whether settled or not."""
+    results: dict[str, ToolMessage] = field(default_factory=dict)
+    answer: AssistantMessage | None = None
+    """The last answer, when it asks for nothing: final, unless a check rejects it."""
+    passed: bool = False
+    """Whether a verifier passed that answer."""
+    rejections: int = 0
+    """How many final answers were rejected."""
+    catalogue: str = ""
+    last_seq: int = 0
+
+    @property
+    def open_asks(self) -> tuple[Ask, ...]:
+        """Asks of the last answer that have no result yet, in order."""
+        return tuple(ask for ask in self.asks if ask.key not in self.results)
+
+    @property
+    def conversation(self) -> tuple[Message, ...]:
+        """All messages, every ask with exactly one answer: what no run has settled says that it is not known."""
+        return (*self.messages, *self._answers())
+
+    def _answers(self) -> list[Message]:
+        return [self.results.get(ask.key) or _no_answer(ask) for ask in self.asks]
+
+    def take(self, event: Event, facts: Mapping[str, Any]) -> None:
+        """Follow one event."""
+        self.last_seq = event.seq
+        match event.kind:
+            case RunEvent.STARTED:
+                self.catalogue = facts["catalogue"]
+                self.messages.extend(message_of(each) for each in facts["messages"])
+            case RunEvent.MODEL_ANSWERED:
+                self._close_turn()
+                message = message_of(facts["message"])
+                assert isinstance(message, AssistantMessage)
+                self.turn, self.asks, self.passed = facts["turn"], message.asks, False
+                self.messages.append(message)
+                self.answer = None if message.asks else message
+            case RunEvent.CALLS_SETTLED:
+                for each in facts["results"]:
+                    self.results[each["key"]] = ToolMessage(each["key"], each["tool"], each["text"], each["failed"])
+            case RunEvent.VERIFIED:
+                self._take_verdict(facts)
+            case _:
+                pass
+
+    def _take_verdict(self, facts: Mapping[str, Any]) -> None:
+        if facts["passed"]:
+            self.passed = True
+            return
+        self.rejections += 1
+        self.answer = None
+        self.messages.append(UserMessage(facts["text"]))
+
+    def _close_turn(self) -> None:
+        self.messages.extend(self._answers())
+        self.asks = ()
+
+
+def _no_answer(ask: Ask) -> ToolMessage:
+    return ToolMessage(
+        ask.key, ask.tool, "The run ended before the outcome of this call was known. Verify first.", True
+    )
+
+
+async def read(store: JournalStore, record: RunRecord) -> Journal:
+    """The journal of a run as it stands, with the conversation of its thread before it."""
+    journal = Journal(record)
+    journal.messages.extend(await _before(store, record))
+    await follow(store, journal)
+    return journal
+
+
+async def follow(store: JournalStore, journal: Journal, events: Iterable[Event] | None = None) -> None:
+    """Take the events that came since; None: read them."""
+    tenant, stream = journal.record.tenant, run_stream(journal.record.id)
+    if events is not None:
+        for event in events:
+            journal.take(event, await facts_of(store, tenant, event))
+        return
+    while page := await store.events(tenant, stream, journal.last_seq, EVENTS_PAGE):
+        for event in page:
+            journal.take(event, await facts_of(store, tenant, event))
+        if len(page) < EVENTS_PAGE:
+            return
+
+
+async def _before(store: JournalStore, record: RunRecord) -> list[Message]:
+    """The messages of the runs that this one continues, oldest first."""
+    earlier: list[RunRecord] = []
+    continues = body_of(record).continues
+    while continues is not None and len(earlier) < THREAD_RUNS_MOST:
+        found = await store.run(record.tenant, continues)
+        if found is None:
+            raise UnknownRun(f"The run {continues}, which {record.id} continues, is not recorded.")
+        earlier.append(found)
+        continues = body_of(found).continues
+    messages: list[Message] = []
+    for each in reversed(earlier):
+        journal = Journal(each)
+        await follow(store, journal)
+        messages.extend(journal.conversation)
+    return messages

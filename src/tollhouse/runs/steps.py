@@ -1,0 +1,260 @@
+"""Every step of a run's life as a pure function from one record to the next, with the events that tell of it.
+
+``advance`` decides which step is next; the service writes those of people. Each looks its transition up in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tollhouse.errors import RunNotAllowed
+from tollhouse.ledger.change import Draft
+from tollhouse.ledger.record import replace
+from tollhouse.ledger.run_record import RunRecord
+from tollhouse.ledger.value import value_type
+from tollhouse.models.port import ModelFailed, ModelReply, attempt_as_json, message_as_json
+from tollhouse.runs.agents import Limits
+from tollhouse.runs.body import (
+    STATE_OF,
+    Body,
+    Waiting,
+    body_of,
+    limits_as_json,
+    spent_as_json,
+    waiting_as_json,
+)
+from tollhouse.runs.results import Result, asked
+from tollhouse.runs.states import FINISHED, RUN_TABLE, RunEvent, RunState
+
+_E, _S = RunEvent, RunState
+
+
+@value_type
+class RunChange:
+    """One step: ``before`` (None for a new run), ``record`` after it, and the events that tell of it."""
+
+    before: RunRecord | None
+    record: RunRecord
+    drafts: tuple[Draft, ...]
+
+    def then(self, change: RunChange) -> RunChange:
+        """A further step on top, in the same commit: one version, both events."""
+        version = self.record.version
+        return RunChange(self.before, replace(change.record, version=version), self.drafts + change.drafts)
+
+
+def started(record: RunRecord, facts: Mapping[str, Any]) -> RunChange:
+    """A new run. ``record`` is queued, of version 1."""
+    _check(None, _E.STARTED, RunState(record.state))
+    return RunChange(None, record, (Draft(_E.STARTED, {"state": record.state, **facts}),))
+
+
+def claimed(before: RunRecord, owner: str, now_us: int) -> RunChange:
+    """A driver takes it. That nobody else drives it is the store's to check (compare-and-set, and the owner's end)."""
+    return _moved(before, _E.CLAIMED, _S.RUNNING, now_us, {"owner": owner}, owner=owner, due_at_us=None)
+
+
+def released(before: RunRecord, now_us: int) -> RunChange:
+    """Its driver hands it over: whoever comes next goes on at once."""
+    return _moved(before, _E.RELEASED, _S.QUEUED, now_us, {}, owner=None, due_at_us=now_us)
+
+
+def model_answered(before: RunRecord, reply: ModelReply, turn: int, now_us: int) -> RunChange:
+    """Recorded before any of its calls runs."""
+    body = body_of(before)
+    message = asked(reply, before.id, turn)
+    spent = replace(body.spent.with_attempts(reply.attempts), turns=turn, calls=body.spent.calls + len(reply.asks))
+    facts = {
+        "turn": turn,
+        "model": reply.model,
+        "message": message_as_json(message),
+        "finish_reason": reply.finish_reason,
+        "attempts": [attempt_as_json(attempt) for attempt in reply.attempts],
+    }
+    kept = replace(body, spent=spent, failures=0)
+    return _moved(before, _E.MODEL_ANSWERED, _S.RUNNING, now_us, facts, kept)
+
+
+def model_failed(before: RunRecord, failure: ModelFailed, turn: int, again_at_us: int | None, now_us: int) -> RunChange:
+    """No model answered. ``again_at_us``: when it is asked again; None: the run has failed."""
+    body = body_of(before)
+    facts = {
+        "turn": turn,
+        "code": failure.code,
+        "cause": failure.cause,
+        "transient": failure.transient,
+        "attempts": [attempt_as_json(attempt) for attempt in failure.attempts],
+        "again_at_us": again_at_us,
+    }
+    body = replace(body, spent=body.spent.with_attempts(failure.attempts), failures=body.failures + 1)
+    if again_at_us is None:
+        return _finished(before, _E.MODEL_FAILED, _S.FAILED, now_us, facts, failure.code, failure.cause, body)
+    wait = Waiting("time", f"{before.id}:{turn}", now_us, again_at_us, failure.cause)
+    body = replace(body, waiting=(wait,))
+    return _moved(before, _E.MODEL_FAILED, _S.AWAITING_TIME, now_us, facts, body, owner=None, due_at_us=again_at_us)
+
+
+def calls_settled(
+    before: RunRecord, turn: int, results: Sequence[Result], waiting: tuple[Waiting, ...], now_us: int
+) -> RunChange:
+    """Some calls of the turn have their answers; ``waiting``: what is known of the others."""
+    body = body_of(before)
+    ended = {result.key for result in results}
+    answers = {key: said for key, said in (body.answers or {}).items() if key not in ended}
+    facts = {"turn": turn, "results": [result.as_json for result in results]}
+    return _moved(
+        before, _E.CALLS_SETTLED, _S.RUNNING, now_us, facts, replace(body, waiting=waiting, answers=answers or None)
+    )
+
+
+def paused(before: RunRecord, waiting: tuple[Waiting, ...], now_us: int) -> RunChange:
+    """Nothing more can be done now: the run becomes rows only."""
+    body = body_of(before)
+    drafts: tuple[Draft, ...] = ()
+    due = [each for each in waiting if each.due_at_us is not None and each.due_at_us <= now_us]
+    ids = [each.id for each in due if each.kind in ("approval", "answer") and not each.reminded]
+    if ids:
+        waiting = tuple(replace(each, reminded=True) if each.id in ids else each for each in waiting)
+        drafts = (Draft(_E.REMINDED, {"state": before.state, "ids": ids}),)
+    state = next(STATE_OF[kind] for kind in STATE_OF if any(each.kind == kind for each in waiting))
+    times = [each.due_at_us for each in waiting if each.due_at_us is not None]
+    change = _moved(
+        before,
+        _E.WAITING,
+        state,
+        now_us,
+        {"waiting": waiting_as_json(waiting)},
+        replace(body, waiting=waiting),
+        owner=None,
+        due_at_us=min(times, default=None),
+    )
+    return RunChange(change.before, change.record, drafts + change.drafts)
+
+
+def question_answered(before: RunRecord, question_id: str, text: str | None, by: str, now_us: int) -> RunChange:
+    """A person's answer, kept until the run takes it up. ``text`` None: nobody answered in time."""
+    body = body_of(before)
+    answers = {**(body.answers or {}), question_id: {"text": text, "by": by}}
+    facts = {"id": question_id, "text": text, "by": by, "expired": text is None}
+    if before.state == _S.RUNNING:
+        return _moved(before, _E.QUESTION_ANSWERED, _S.RUNNING, now_us, facts, replace(body, answers=answers))
+    kept = replace(body, answers=answers)
+    return _moved(before, _E.QUESTION_ANSWERED, _S.QUEUED, now_us, facts, kept, due_at_us=now_us)
+
+
+def limit_reached(before: RunRecord, limit: str, most: str, now_us: int) -> RunChange:
+    """Stopped at one of its limits, with nothing cut off: what the model asked for stays open."""
+    body = body_of(before)
+    reason = {"code": f"limit_{limit}", "cause": f"The run reached its limit of {most} {_LIMIT_WORDS[limit]}."}
+    facts = {"limit": limit, "most": most, "spent": spent_as_json(body.spent)}
+    return _moved(
+        before,
+        _E.LIMIT_REACHED,
+        _S.LIMIT_REACHED,
+        now_us,
+        facts,
+        replace(body, reason=reason, waiting=()),
+        owner=None,
+        due_at_us=None,
+    )
+
+
+_LIMIT_WORDS = {
+    "turns": "model answers",
+    "calls": "tool calls",
+    "tokens": "tokens",
+    "cost": "US dollars",
+    "wall_s": "seconds since its start",
+}
+
+
+def limits_raised(before: RunRecord, limits: Limits, by: str, now_us: int) -> RunChange:
+    """A named person lets it go on."""
+    body = replace(body_of(before), limits=limits, reason=None)
+    facts = {"limits": limits_as_json(limits), "by": by}
+    return _moved(before, _E.LIMITS_RAISED, _S.QUEUED, now_us, facts, body, due_at_us=now_us)
+
+
+def verified(before: RunRecord, passed: bool, text: str, attempts: Sequence[Any], now_us: int) -> RunChange:
+    """What a check said about the final answer; the model hears ``text`` when it did not pass."""
+    body = body_of(before)
+    kept = replace(body, spent=body.spent.with_attempts(tuple(attempts)))
+    facts = {"passed": passed, "text": text, "attempts": [attempt_as_json(attempt) for attempt in attempts]}
+    return _moved(before, _E.VERIFIED, _S.RUNNING, now_us, facts, kept)
+
+
+def succeeded(before: RunRecord, output: Any, now_us: int) -> RunChange:
+    """Finished with an output."""
+    body = replace(body_of(before), output=output, waiting=(), reason=None)
+    due_at_us = now_us if before.parent_key is not None else None
+    return _moved(
+        before,
+        _E.SUCCEEDED,
+        _S.SUCCEEDED,
+        now_us,
+        {"output": output},
+        body,
+        owner=None,
+        due_at_us=due_at_us,
+        finished=True,
+    )
+
+
+def failed(before: RunRecord, code: str, cause: str, now_us: int) -> RunChange:
+    """Ended without an output."""
+    return _finished(before, _E.FAILED, _S.FAILED, now_us, {"code": code, "cause": cause}, code, cause)
+
+
+def cancelled(before: RunRecord, by: str, reason: str, left: Sequence[Mapping[str, Any]], now_us: int) -> RunChange:
+    """Stopped by name, at once: the driver's next commit finds the version gone. ``left``: what had been sent."""
+    facts = {"by": by, "reason": reason, "left": list(left)}
+    return _finished(before, _E.CANCELLED, _S.CANCELLED, now_us, facts, "cancelled", f"{by}: {reason}")
+
+
+def tidied(before: RunRecord, cancelled_keys: Sequence[str], told: str | None, now_us: int) -> RunChange:
+    """Nothing is left to do about a finished run. ``told``: the call of the parent that its end was reported to."""
+    facts = {"cancelled": list(cancelled_keys), "told": told}
+    return _moved(before, _E.TIDIED, RunState(before.state), now_us, facts, due_at_us=None)
+
+
+def _finished(
+    before: RunRecord,
+    event: RunEvent,
+    state: RunState,
+    now_us: int,
+    facts: Mapping[str, Any],
+    code: str,
+    cause: str,
+    body: Body | None = None,
+) -> RunChange:
+    kept = replace(body or body_of(before), reason={"code": code, "cause": cause}, waiting=())
+    return _moved(before, event, state, now_us, facts, kept, owner=None, due_at_us=now_us, finished=True)
+
+
+def _moved(
+    before: RunRecord,
+    event: RunEvent,
+    state: RunState,
+    now_us: int,
+    facts: Mapping[str, Any],
+    body: Body | None = None,
+    **fields: Any,
+) -> RunChange:
+    _check(RunState(before.state), event, state)
+    record = replace(
+        before,
+        version=before.version + 1,
+        updated_at_us=max(before.updated_at_us, now_us),
+        state=state.value,
+        body=before.body if body is None else body.text,
+        **fields,
+    )
+    return RunChange(before, record, (Draft(event, {"state": state.value, **facts}),))
+
+
+def _check(source: RunState | None, event: RunEvent, target: RunState) -> None:
+    row = RUN_TABLE.get((source, event))
+    if row is None or target not in row.targets:
+        was = "finished" if source in FINISHED else f"in state {source}"
+        raise RunNotAllowed(f"A run that is {was} allows no {event.replace('_', ' ')}.")
