@@ -12,7 +12,8 @@ from tollhouse.cli.story import clock_time, day, tell
 from tollhouse.cli.words import bounds, compact, count, span
 from tollhouse.contract.terms import US
 from tollhouse.gate.view import RecordedCall
-from tollhouse.house.as_json import call_as_json, doubt_since_us, plain_json, total_cost
+from tollhouse.house.as_json import call_as_json, doubt_since_us, total_cost
+from tollhouse.ledger.plain import plain_json
 from tollhouse.ledger.purging import purged_at_us
 from tollhouse.ledger.record import CallRecord, State
 

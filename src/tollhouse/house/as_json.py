@@ -14,17 +14,15 @@ from decimal import Decimal
 from typing import Any
 
 from tollhouse.contract.tool import Tool
-from tollhouse.errors import InvalidArguments
 from tollhouse.gate.outcome import Outcome
 from tollhouse.gate.results import Unavailable
 from tollhouse.gate.view import HistoryLine, RecordedCall
 from tollhouse.ledger.codec import from_tree, loads, to_tree
+from tollhouse.ledger.plain import plain_json
 from tollhouse.ledger.purging import purged_at_us
 from tollhouse.ledger.record import Approval, Attempt, CallRecord, Settlement, State, Stored
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LONG_INT_BITS = 14_000
-"""Integers beyond this have more decimal digits than JSON readers and writers take."""
 
 
 def moment(at_us: int | None) -> str | None:
@@ -101,26 +99,6 @@ def doubt_since_us(record: CallRecord) -> int | None:
     if record.state is not State.IN_DOUBT:
         return None
     return min((a.started_at_us for a in record.round_attempts if a.unsettled), default=None)
-
-
-def plain_json(value: Any) -> Any:
-    """A user's value as JSON; see the module's docstring. Never raises for what the ledger kept."""
-    try:
-        tree = to_tree(value, lossless=False)
-    except InvalidArguments:
-        tree = to_tree(value, lossless=True)
-    return _readable(tree)
-
-
-def _readable(tree: Any) -> Any:
-    """The tree with the user's own keys as the user wrote them, and no integer that a JSON reader chokes on."""
-    if isinstance(tree, dict):
-        return {key[1:] if key.startswith("$$") else key: _readable(member) for key, member in tree.items()}
-    if isinstance(tree, list):
-        return [_readable(member) for member in tree]
-    if isinstance(tree, int) and tree.bit_length() > _LONG_INT_BITS:
-        return {"$int": hex(tree)}
-    return tree
 
 
 def _typed(value: Any) -> Any:
