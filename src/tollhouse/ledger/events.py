@@ -22,6 +22,9 @@ _encode = compact_encoder(default=str)
 GENESIS = ""
 """The hash before the first event of a stream."""
 
+ROW = "row"
+"""The name under which a payload carries the digest of the row (``ledger.cover``), beside what happened."""
+
 
 @value_type
 class Event:
@@ -39,9 +42,16 @@ class Event:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The payload as a dict; empty when it was erased."""
+        """What happened, as a dict; empty when it was erased."""
         loaded: dict[str, Any] = json.loads(self.data) if self.data else {}
+        loaded.pop(ROW, None)
         return loaded
+
+    @property
+    def row_digest(self) -> str | None:
+        """The digest of the row as this write left it; None for all but its last event, and where it was erased."""
+        loaded: dict[str, Any] = json.loads(self.data) if self.data else {}
+        return loaded.get(ROW)
 
 
 class _Salts:

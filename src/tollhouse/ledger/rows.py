@@ -44,12 +44,15 @@ def immutable_values(record: CallRecord) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def mutable_values(record: CallRecord) -> tuple[Any, ...]:
-    """Values for :data:`MUTABLE`, in order. ``result`` holds an inline body only; the rest of it is in ``body``."""
+def mutable_values(record: CallRecord, body: str | None = None) -> tuple[Any, ...]:
+    """Values for :data:`MUTABLE`, in order. ``result`` holds an inline body only; the rest of it is in ``body``.
+
+    ``body``: what :func:`dump_body` made of this record, where that is at hand.
+    """
     return (
         str(record.state), record.version, record.fence, record.round, record.open_owners, record.due_at_us,
         record.contradicted, record.cancel_asked, record.repeat_slot, record.updated_at_us, record.head_seq,
-        record.head_hash, dump_body(record), None if record.result is None else record.result.text,
+        record.head_hash, dump_body(record) if body is None else body, None if record.result is None else record.result.text,
     )  # fmt: skip
 
 

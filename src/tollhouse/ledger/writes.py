@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tollhouse.ledger.change import Change
+from tollhouse.ledger.cover import call_digest, covered
 from tollhouse.ledger.events import seal
 from tollhouse.ledger.record import replace
+from tollhouse.ledger.rows import dump_body
 from tollhouse.ledger.store import Blob, RepeatCheck, Write
 
 
@@ -24,7 +26,9 @@ def write_of(
     """The guarded write that makes ``change`` durable; ``write_id`` names the decision, not each try of it."""
     before, record = change.before, change.record
     head_seq, head_hash = (0, "") if before is None else (before.head_seq, before.head_hash)
-    events = seal(call_stream(record.key), head_seq, head_hash, change.drafts, record.updated_at_us, write_id)
+    body = dump_body(record)
+    drafts = covered(change.drafts, call_digest(record, body))
+    events = seal(call_stream(record.key), head_seq, head_hash, drafts, record.updated_at_us, write_id)
     sealed = replace(record, head_seq=events[-1].seq, head_hash=events[-1].hash)
     return Write(
         record=sealed,
@@ -35,4 +39,5 @@ def write_of(
         repeat=repeat,
         blobs=blobs,
         arguments_changed=before is not None and before.digest != record.digest,
+        body=body,
     )

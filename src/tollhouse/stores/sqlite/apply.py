@@ -45,7 +45,7 @@ def prepare(write: Write, clock: NeverBack) -> Item:
     """The rows of a write. Raises TypeError or ValueError where a value has no JSON."""
     record = write.record
     tenant = record.tenant
-    mutable = mutable_values(record)
+    mutable = mutable_values(record, write.body)
     if write.expected is None:
         row = (*immutable_values(record), record.digest, record.arguments, *mutable)
         statement = calls.INSERT
@@ -60,7 +60,7 @@ def prepare(write: Write, clock: NeverBack) -> Item:
         write,
         statement,
         row,
-        tuple(_event_row(tenant, event) for event in write.events),
+        tuple(event_row(tenant, event) for event in write.events),
         tuple((tenant, blob.digest, blob.data) for blob in write.blobs),
     )
 
@@ -70,14 +70,15 @@ def _twin_values(tenant: str, check: RepeatCheck, clock: NeverBack) -> Row:
     return tenant, check.scope, check.tool, check.digest, check.group, check.group, earliest_us
 
 
-def _event_row(tenant: str, e: Event) -> Row:
+def event_row(tenant: str, e: Event) -> Row:
+    """What ``events.APPEND`` binds."""
     return tenant, e.stream, e.seq, e.at_us, e.kind, e.data, e.salt, e.payload_digest, e.hash, e.write_id
 
 
 def apply_together(connection: sqlite3.Connection, items: Sequence[Item]) -> bool:
     """Apply all items by few statements. False: at least one is refused or bad, and the caller must undo the rest."""
     named = {(item.write.record.tenant, item.write.owner) for item in items if item.write.owner is not None}
-    if not all(_is_live(connection, tenant, owner) for tenant, owner in named):
+    if not all(is_live(connection, tenant, owner) for tenant, owner in named):
         return False
     try:
         for statement in _IN_ORDER:
@@ -110,7 +111,7 @@ def apply_alone(connection: sqlite3.Connection, items: Sequence[Item]) -> tuple[
 
 def _apply(connection: sqlite3.Connection, item: Item) -> Written:
     write = item.write
-    owner_lives = write.owner is None or _is_live(connection, write.record.tenant, write.owner)
+    owner_lives = write.owner is None or is_live(connection, write.record.tenant, write.owner)
     if owner_lives and connection.execute(item.statement, item.row).rowcount == 1:
         _append(connection, (item,))
         return APPLIED
@@ -123,7 +124,8 @@ def _append(connection: sqlite3.Connection, items: Sequence[Item]) -> None:
     connection.executemany(events.APPEND, [row for item in items for row in item.events])
 
 
-def _is_live(connection: sqlite3.Connection, tenant: str, owner_id: str) -> bool:
+def is_live(connection: sqlite3.Connection, tenant: str, owner_id: str) -> bool:
+    """Whether the owner is registered and has not ended."""
     return bool(connection.execute(owners.IS_LIVE, (tenant, owner_id)).fetchall())
 
 
