@@ -13,8 +13,13 @@ from decimal import Decimal
 from typing import Any, Literal, Protocol
 
 Json = Mapping[str, Any]
+FinishReason = Literal["stop", "calls", "length", "refused"]
 OnText = Callable[[str], Awaitable[None]]
-"""Called with every piece of text as it streams in. What it raises ends the request."""
+"""Called with every piece of text as it streams in. What it raises ends the request.
+
+Pieces are never taken back: once one was passed on, an answer that breaks off is not asked for again within the same
+request, so that nobody hears its beginning twice. It fails, transiently, and the run asks again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,8 @@ class ModelRequest:
     """One question to a model. ``output_schema``: the JSON Schema its final answer must follow; None: free text.
 
     ``settings``: temperature, max_tokens and the like, provider-neutral names. ``key``: names the request in logs and
-    lets a scripted model see where it is (``<run_id>:<turn>``).
+    lets a scripted model see where it is (``<run_id>:<turn>``). ``fallback``: models asked in order when ``model`` does
+    not answer.
     """
 
     model: str
@@ -92,6 +98,7 @@ class ModelRequest:
     output_schema: Json | None = None
     settings: Json = field(default_factory=dict)
     key: str = ""
+    fallback: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +130,7 @@ class ModelReply:
 
     text: str
     asks: tuple[Ask, ...]
-    finish_reason: Literal["stop", "calls", "length", "refused"]
+    finish_reason: FinishReason
     model: str
     attempts: tuple[RequestAttempt, ...]
     provider: Json | None = None
@@ -132,12 +139,22 @@ class ModelReply:
 class ModelFailed(Exception):
     """No model of the list answered. ``code``: a stable word; ``attempts``: what was sent and billed.
 
-    ``transient``: the same request may succeed later, so a run may wait and ask again.
+    ``transient``: the same request may succeed later, so a run may wait and ask again. ``retry_after_s``: how long the
+    provider wants to be left alone; None: it did not say. ``cause`` is at most 300 characters and holds no secret.
     """
 
-    def __init__(self, code: str, cause: str, *, transient: bool, attempts: tuple[RequestAttempt, ...] = ()) -> None:
+    def __init__(
+        self,
+        code: str,
+        cause: str,
+        *,
+        transient: bool,
+        attempts: tuple[RequestAttempt, ...] = (),
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(cause)
         self.code, self.cause, self.transient, self.attempts = code, cause, transient, attempts
+        self.retry_after_s = retry_after_s
 
 
 class Model(Protocol):
