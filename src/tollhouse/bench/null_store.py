@@ -36,7 +36,7 @@ class NullStore:
         for write in writes:
             if write.expected is None:
                 immutable_values(write.record)
-            mutable_values(write.record, write.body)
+            mutable_values(write.record, write.made)
         return (_APPLIED,) * len(writes)
 
     async def fence(self, tenant: str, key: str) -> Fence:

@@ -44,15 +44,16 @@ def immutable_values(record: CallRecord) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def mutable_values(record: CallRecord, body: str | None = None) -> tuple[Any, ...]:
+def mutable_values(record: CallRecord, made: tuple[CallRecord, str] | None = None) -> tuple[Any, ...]:
     """Values for :data:`MUTABLE`, in order. ``result`` holds an inline body only; the rest of it is in ``body``.
 
-    ``body``: what :func:`dump_body` made of this record, where that is at hand.
+    ``made``: what :func:`dump_body` made of which record; it counts for that very one only.
     """
+    body = dump_body(record) if made is None or made[0] is not record else made[1]
     return (
         str(record.state), record.version, record.fence, record.round, record.open_owners, record.due_at_us,
         record.contradicted, record.cancel_asked, record.repeat_slot, record.updated_at_us, record.head_seq,
-        record.head_hash, dump_body(record) if body is None else body, None if record.result is None else record.result.text,
+        record.head_hash, body, None if record.result is None else record.result.text,
     )  # fmt: skip
 
 

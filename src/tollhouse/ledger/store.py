@@ -49,8 +49,8 @@ class Write:
     """One guarded write. ``expected`` None: insert, the key must be free; else the version that is replaced.
 
     ``owner``: must be a live owner (registered, not ended) at commit, for departures; None: not checked.
-    ``arguments_changed``: only then need ``arguments`` and ``digest`` be written by an update. ``body``: the column of
-    that name, where it was made already; None: the store makes it.
+    ``arguments_changed``: only then need ``arguments`` and ``digest`` be written by an update. ``made``: the column
+    ``body`` of that very record, where it was made already; else the store makes it.
     """
 
     record: CallRecord
@@ -61,7 +61,7 @@ class Write:
     repeat: RepeatCheck | None = None
     blobs: tuple[Blob, ...] = ()
     arguments_changed: bool = False
-    body: str | None = None
+    made: tuple[CallRecord, str] | None = None
 
 
 class Refusal(StrEnum):

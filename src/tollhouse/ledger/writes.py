@@ -39,5 +39,5 @@ def write_of(
         repeat=repeat,
         blobs=blobs,
         arguments_changed=before is not None and before.digest != record.digest,
-        body=body,
+        made=(sealed, body),
     )

@@ -106,7 +106,7 @@ class Request:
 def item_of(write: Write) -> Item:
     """The rows of a write. Raises TypeError or ValueError where a value has no JSON."""
     record = write.record
-    mutable = mutable_values(record, write.body)
+    mutable = mutable_values(record, write.made)
     if write.expected is None:
         row = (*immutable_values(record), record.digest, record.arguments, *mutable)
     elif write.arguments_changed:

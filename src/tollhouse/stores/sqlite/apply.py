@@ -45,7 +45,7 @@ def prepare(write: Write, clock: NeverBack) -> Item:
     """The rows of a write. Raises TypeError or ValueError where a value has no JSON."""
     record = write.record
     tenant = record.tenant
-    mutable = mutable_values(record, write.body)
+    mutable = mutable_values(record, write.made)
     if write.expected is None:
         row = (*immutable_values(record), record.digest, record.arguments, *mutable)
         statement = calls.INSERT
