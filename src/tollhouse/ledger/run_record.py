@@ -7,7 +7,7 @@ store's clock, named ``*_us``.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -110,6 +110,12 @@ class RunQuery:
     limit: int = 100
     before: tuple[int, str] | None = None
 
+    @property
+    def filters(self) -> dict[str, str]:
+        """The columns that are filtered, with the values that they must have."""
+        names = ("state", "agent", "thread", "parent_run_id", "source_run_id")
+        return {name: str(value) for name in names if (value := getattr(self, name)) is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -163,9 +169,11 @@ class RunStore(Protocol):
     async def runs_to_take(
         self, tenant: str, driver: str, limit: int, *, agents: Collection[str] | None = None
     ) -> list[RunRecord]:
-        """Runs that nobody drives and somebody should: due, woken by a call that moved, or their owner has ended.
+        """Runs that nobody drives and somebody should, those that have waited longest for it first.
 
-        ``agents`` None: of any agent. Costs no more however many runs are paused.
+        They are due (on the store's clock), or woken by a call that moved, or their owner has ended. A wake does not
+        count for a run that is finished or stopped at a limit. ``agents`` None: of any agent. Costs no more however
+        many runs are paused.
         """
         ...
 
@@ -202,9 +210,24 @@ class RunStore(Protocol):
         ...
 
 
+RUN_COLUMNS: tuple[str, ...] = tuple(RunRecord.__dataclass_fields__)
+RUN_MUTABLE = (
+    "state", "version", "owner", "updated_at_us", "due_at_us", "finished", "head_seq", "head_hash", "body",
+)  # fmt: skip
+"""What an update writes; every other column is as it was inserted."""
+
+
 def run_row(record: RunRecord) -> tuple[Any, ...]:
     """The columns of a run in the order of :data:`RUN_COLUMNS`."""
     return tuple(getattr(record, name) for name in RUN_COLUMNS)
 
 
-RUN_COLUMNS: tuple[str, ...] = tuple(RunRecord.__dataclass_fields__)
+def run_changes(record: RunRecord) -> tuple[Any, ...]:
+    """Values for :data:`RUN_MUTABLE`, in order."""
+    return tuple(getattr(record, name) for name in RUN_MUTABLE)
+
+
+def run_of(row: Sequence[Any]) -> RunRecord:
+    """The run in a row with :data:`RUN_COLUMNS`."""
+    values = dict(zip(RUN_COLUMNS, row, strict=True))
+    return RunRecord(**values | {"finished": bool(values["finished"])})

@@ -24,15 +24,18 @@ from tollhouse.stores.sqlite.pen import Pen
 T = TypeVar("T")
 
 
-class Job:
-    """The writes of one caller: all of them or none. ``writes`` counts those applied."""
+class Job(Generic[T]):
+    """What one caller on the event loop waits for. ``writes`` counts what it changed for good.
 
-    def __init__(self, items: Sequence[Item]) -> None:
-        self.items = items
+    ``future``: None while its caller sees to it on its own thread.
+    """
+
+    answer: T
+
+    def __init__(self) -> None:
         self.since_s = time.monotonic()
         self.writes = 0
-        self.future: asyncio.Future[tuple[Written, ...]] | None = None
-        self.answers: tuple[Written, ...] = ()
+        self.future: asyncio.Future[T] | None = None
         self.error: Exception | None = None
 
     @property
@@ -41,26 +44,18 @@ class Job:
         return self.writes > 0
 
     def apply(self, connection: sqlite3.Connection) -> None:
-        """Apply alone, in the open transaction."""
-        self.writes, self.error = 0, None
-        self.answers = apply_alone(connection, self.items)
-        if all(answer.applied for answer in self.answers):
-            self.writes = len(self.items)
-
-    def applied(self) -> None:
-        """Note that all items were applied."""
-        self.answers = (APPLIED,) * len(self.items)
-        self.writes = len(self.items)
+        """Apply alone, in the open transaction; may be called again after that was undone."""
+        raise NotImplementedError
 
     def fail(self, error: Exception) -> None:
         """Note that nothing is known to be applied, and why."""
         self.error, self.writes = error, 0
 
-    def result(self) -> tuple[Written, ...]:
-        """The answers, or the error raised."""
+    def result(self) -> T:
+        """The answer, or the error raised."""
         if self.error is not None:
             raise self.error
-        return self.answers
+        return self.answer
 
     def deliver(self) -> None:
         """Answer the waiting caller, on the event loop's thread; a caller who left gets nothing."""
@@ -69,7 +64,43 @@ class Job:
         if self.error is not None:
             self.future.set_exception(self.error)
         else:
-            self.future.set_result(self.answers)
+            self.future.set_result(self.answer)
+
+
+class Calls(Job[tuple[Written, ...]]):
+    """Writes of calls: all of them or none."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        super().__init__()
+        self.items = items
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        self.writes, self.error = 0, None
+        self.answer = apply_alone(connection, self.items)
+        if all(answer.applied for answer in self.answer):
+            self.writes = len(self.items)
+
+    def applied(self) -> None:
+        """Note that all items were applied."""
+        self.answer = (APPLIED,) * len(self.items)
+        self.writes = len(self.items)
+
+
+class Change(Job[T]):
+    """A write of anything else: a function of the connection, whose answer is the caller's.
+
+    One that changes no row, as it was refused or had nothing to do, costs no commit.
+    """
+
+    def __init__(self, step: Callable[[sqlite3.Connection], T]) -> None:
+        super().__init__()
+        self._step = step
+
+    def apply(self, connection: sqlite3.Connection) -> None:
+        self.writes, self.error = 0, None
+        before = connection.total_changes
+        self.answer = self._step(connection)
+        self.writes = int(connection.total_changes > before)
 
 
 class Task(Generic[T]):
@@ -102,7 +133,7 @@ class Task(Generic[T]):
             self.future.set_result(self._value)
 
 
-Entry = Job | Task[Any]
+Entry = Job[Any] | Task[Any]
 
 
 def commit(pen: Pen, entries: Sequence[Entry], counters: Counters) -> None:
@@ -123,9 +154,9 @@ def commit(pen: Pen, entries: Sequence[Entry], counters: Counters) -> None:
 
 
 def _apply_all(connection: sqlite3.Connection, entries: Sequence[Entry], counters: Counters) -> None:
-    jobs = [entry for entry in entries if isinstance(entry, Job)]
+    jobs = [entry for entry in entries if isinstance(entry, Calls)]
     for entry in entries:
-        if isinstance(entry, Task):
+        if not isinstance(entry, Calls):
             _apply_behind_savepoint(connection, entry)
     connection.execute("SAVEPOINT together")
     if apply_together(connection, [item for job in jobs for item in job.items]):

@@ -16,12 +16,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tollhouse.errors import HouseClosed, StoreLocked
-from tollhouse.ledger.store import Counters, Written
+from tollhouse.ledger.store import Counters
 from tollhouse.stores.common.errors import closed
-from tollhouse.stores.sqlite.apply import Item
 from tollhouse.stores.sqlite.commits import Entry, Job, Task, commit
 from tollhouse.stores.sqlite.pen import Pen
 
@@ -51,9 +50,8 @@ class Writer:
 
     # -- on the event loop's thread ----------------------------------------------------------------------------------
 
-    async def write(self, items: Sequence[Item]) -> tuple[Written, ...]:
-        """Apply one caller's writes, durable on return."""
-        job = Job(items)
+    async def write(self, job: Job[T]) -> T:
+        """Apply what one caller asks for, durable on return."""
         if self._may_commit_here():
             if self._arriving or self._pace.should_look_around():
                 await self._look_around(job)
@@ -66,7 +64,7 @@ class Writer:
             self._watch = self._loop.call_later(self._busy_timeout_s, self._give_up_waiting)
         return await job.future
 
-    async def _look_around(self, job: Job) -> None:
+    async def _look_around(self, job: Job[Any]) -> None:
         """Let others who are ready to write in this round of the loop come first, so that they share a commit.
 
         A caller who is cancelled here leaves its write behind: it has begun.
@@ -84,7 +82,7 @@ class Writer:
     def _may_commit_here(self) -> bool:
         return self._pace.quick and not (self._queue or self._closing)
 
-    def _commit_here(self, job: Job) -> bool:
+    def _commit_here(self, job: Job[Any]) -> bool:
         """Commit on this thread if nobody else writes; False leaves the job untouched."""
         if not self._pen.turn.acquire(blocking=False):
             return False
@@ -103,7 +101,7 @@ class Writer:
     def _give_up_waiting(self) -> None:
         """Fail the writes that have waited too long while another process holds the lock; they were never begun."""
         now_s = time.monotonic()
-        overdue: list[Job] = []
+        overdue: list[Job[Any]] = []
         with self._changed:
             waiting = [entry for entry in self._queue if isinstance(entry, Job)]
             if self._waits_for_lock:
@@ -219,6 +217,6 @@ class Writer:
                 self._loop.call_soon_threadsafe(_answer, jobs)
 
 
-def _answer(jobs: Sequence[Job]) -> None:
+def _answer(jobs: Sequence[Job[Any]]) -> None:
     for job in jobs:
         job.deliver()
