@@ -10,6 +10,7 @@ a call already recorded under that key, the arguments' types, gates that deny, g
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 Sent = Literal["no", "maybe", "yes"]
@@ -26,6 +27,8 @@ class TollhouseError(Exception):
     code: ClassVar[str] = "error"
     default_remedy: ClassVar[str] = "Read the cause; nothing else is known about this failure."
     default_sent: ClassVar[Sent] = "no"
+    replayed: bool = False
+    """Whether this is what was recorded of a call before: nothing was sent or billed now."""
 
     def __init__(
         self, cause: str, *, remedy: str | None = None, key: str | None = None, sent: Sent | None = None
@@ -380,26 +383,55 @@ class RunNotAllowed(TollhouseError):
     default_remedy = "Look at the run (`tollhouse runs show`) and choose a step its state allows."
 
 
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing that is wrong in a file. ``line`` and ``column`` count from 1; ``path`` is the place inside it."""
+
+    line: int
+    column: int
+    path: str
+    cause: str
+    remedy: str
+
+    def at(self, file: str) -> str:
+        """Place and cause, in the form that editors jump to."""
+        return f"{file}:{self.line}:{self.column}: {self.cause}"
+
+
 class AgentFileInvalid(TollhouseError):
     """An agents' file cannot be read, or says something that cannot hold.
 
-    ``line`` and ``column`` count from 1; None where the whole file is meant. ``path`` is the place inside the file.
+    ``file``: as it was named. ``mistakes``: all that is wrong in it, in the order of its lines; the first is the
+    error's own. Empty where the file itself could not be opened.
     """
 
     code = "agent_file_invalid"
     default_remedy = "Correct the line named, then run `tollhouse check`."
 
-    def __init__(
-        self,
-        cause: str,
-        *,
-        line: int | None = None,
-        column: int | None = None,
-        path: str | None = None,
-        remedy: str | None = None,
-    ) -> None:
+    def __init__(self, cause: str, *, file: str, mistakes: tuple[Mistake, ...] = (), remedy: str | None = None) -> None:
         super().__init__(cause, remedy=remedy)
-        self.line, self.column, self.path = line, column, path
+        self.file, self.mistakes = file, mistakes
+
+    @classmethod
+    def of(cls, file: str, mistakes: tuple[Mistake, ...]) -> AgentFileInvalid:
+        """The error of a file with mistakes in it, of which there is at least one."""
+        more = f" ({len(mistakes) - 1} more in this file.)" if len(mistakes) > 1 else ""
+        return cls(mistakes[0].at(file) + more, file=file, mistakes=mistakes, remedy=mistakes[0].remedy)
+
+    @property
+    def line(self) -> int | None:
+        """The line of the first mistake."""
+        return self.mistakes[0].line if self.mistakes else None
+
+    @property
+    def column(self) -> int | None:
+        """Its column."""
+        return self.mistakes[0].column if self.mistakes else None
+
+    @property
+    def path(self) -> str | None:
+        """The place inside the file; None where the whole file is meant."""
+        return (self.mistakes[0].path or None) if self.mistakes else None
 
 
 class ProofInvalid(TollhouseError):
@@ -441,10 +473,54 @@ class RequestTooLarge(TollhouseError):
 
 
 class InvalidRequest(TollhouseError):
-    """The request is not what the interface describes."""
+    """The request is not what the interface describes.
+
+    ``path``: the member or parameter that is wrong; None where the whole request is.
+    """
 
     code = "invalid_request"
     default_remedy = "Correct the field named; /openapi.json describes every request."
+
+    def __init__(
+        self, cause: str, *, path: str | None = None, remedy: str | None = None, key: str | None = None
+    ) -> None:
+        super().__init__(cause, remedy=remedy, key=key)
+        self.path = path
+
+
+class UnknownRoute(InvalidRequest):
+    """The server has nothing at this path."""
+
+    code = "unknown_route"
+    default_remedy = "Correct the path; /openapi.json lists every one."
+
+
+class MethodNotAllowed(InvalidRequest):
+    """The path exists, but not with this method."""
+
+    code = "method_not_allowed"
+    default_remedy = "Use a method that the header Allow names."
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The body is not sent as JSON."""
+
+    code = "unsupported_media_type"
+    default_remedy = "Send JSON, with the header Content-Type: application/json."
+
+
+class RequestTimedOut(InvalidRequest):
+    """The body of the request did not arrive in time."""
+
+    code = "request_timed_out"
+    default_remedy = "Send the whole body without pauses; nothing of this request was used."
+
+
+class WrongHost(InvalidRequest):
+    """The request is meant for another host, or a web page of another origin made it."""
+
+    code = "wrong_host"
+    default_remedy = "Address the server by a name that it was told to answer to."
 
 
 class InvalidCursor(TollhouseError):

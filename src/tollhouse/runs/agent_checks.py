@@ -1,0 +1,180 @@
+"""What a well-formed agents' file may still get wrong: names that nothing bears, and promises that cannot be kept.
+
+Called by ``agent_files`` once the tools are known. Each rule is one function over one agent that yields what is wrong,
+at the place it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+from tollhouse.errors import Mistake
+from tollhouse.runs.agent_schema import like, listed, schema_problem
+from tollhouse.runs.agents import Agent
+from tollhouse.runs.builtin import ASK_PERSON, WAIT
+from tollhouse.runs.calls import agent_tool_name
+from tollhouse.runs.yaml_reader import Document, Path, words_of
+
+KnownModel = Callable[[str], str | None]
+"""What is wrong with a model's name, in one sentence; None: nothing."""
+
+SCRIPTED = "scripted"
+"""The provider of scripted models."""
+YEAR_S = 365 * 86_400.0
+
+
+class Wrong(NamedTuple):
+    """A mistake before it has its line. ``path``: below the agent."""
+
+    path: Path
+    cause: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a file may refer to. ``agents``: those that could be built; ``tools`` None: taken on trust."""
+
+    agents: Mapping[str, Agent]
+    agent_names: Collection[str]
+    endpoints: Collection[str]
+    scripts: Collection[str]
+    tools: Collection[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Known(Names):
+    left_out: Mapping[str, frozenset[str]]
+    model: KnownModel | None
+
+    def has_left_out(self, agent: Agent, name: str) -> bool:
+        """Whether the agent's field was wrong already, so that nothing follows from its absence."""
+        return name in self.left_out.get(agent.name, ())
+
+
+def mistakes_of_meaning(
+    document: Document, names: Names, left_out: Mapping[str, frozenset[str]], known_model: KnownModel | None
+) -> Iterator[Mistake]:
+    """Everything that is wrong with what is well-formed. ``left_out``: an agent's fields that are not, by its name."""
+    known = _Known(names.agents, names.agent_names, names.endpoints, names.scripts, names.tools, left_out, known_model)
+    for agent in names.agents.values():
+        for rule in _RULES:
+            for wrong in rule(agent, known):
+                yield _placed(document, agent.name, wrong)
+
+
+def _placed(document: Document, name: str, wrong: Wrong) -> Mistake:
+    """What a default brought in is shown where the default stands."""
+    path: Path = ("agents", name, *wrong.path)
+    default: Path = ("defaults", *wrong.path)
+    if path not in document.places and wrong.path and default in document.places:
+        path = default
+    line, column = document.place(path, of_key=wrong.path == ())
+    return Mistake(line, column, words_of(path), wrong.cause, wrong.remedy)
+
+
+def _models(agent: Agent, known: _Known) -> Iterator[Wrong]:
+    if not agent.model and not known.has_left_out(agent, "model"):
+        remedy = "Give it `model: provider:name`, or give all agents one under `defaults`."
+        yield Wrong((), f"{agent.name} has no model.", remedy)
+    asked: list[tuple[Path, str]] = [(("model",), agent.model)] if agent.model else []
+    asked += [(("fallback", number), name) for number, name in enumerate(agent.fallback)]
+    if agent.verifier is not None:
+        asked.append((("verifier", "model"), agent.verifier.model))
+    for path, name in asked:
+        yield from _model(path, name, known)
+
+
+def _model(path: Path, name: str, known: _Known) -> Iterator[Wrong]:
+    provider, _, model = name.partition(":")
+    if provider == SCRIPTED:
+        if model not in known.scripts:
+            remedy = f"{like(model, known.scripts)}Scripts of this file: {listed(known.scripts)}."
+            yield Wrong(path, f"There is no script {model!r}.", remedy)
+    elif provider not in known.endpoints and known.model is not None and (problem := known.model(name)) is not None:
+        own = listed([*known.endpoints, *([SCRIPTED] if known.scripts else [])])
+        remedy = f"{like(provider, known.endpoints)}Correct it, or add the provider to endpoints; there are: {own}."
+        yield Wrong(path, problem, remedy)
+
+
+def _tools(agent: Agent, known: _Known) -> Iterator[Wrong]:
+    own = {**({ASK_PERSON: "questions"} if agent.questions else {}), **({WAIT: "timers"} if agent.timers else {})}
+    for number, name in enumerate(agent.tools):
+        if name in own:
+            remedy = f"Rename the tool, or leave out {own[name]}."
+            yield Wrong(("tools", number), f"The tool {name!r} has the name of what {own[name]} adds.", remedy)
+        elif known.tools is not None and name not in known.tools:
+            remedy = f"{like(name, known.tools)}Tools: {listed(sorted(known.tools), none='none are loaded')}."
+            yield Wrong(("tools", number), f"There is no tool {name!r}.", remedy)
+
+
+def _agents(agent: Agent, known: _Known) -> Iterator[Wrong]:
+    for number, name in enumerate(agent.agents):
+        path: Path = ("agents", number)
+        if name not in known.agent_names:
+            remedy = f"{like(name, known.agent_names)}Agents of this file: {listed(known.agent_names)}."
+            yield Wrong(path, f"There is no agent {name!r}.", remedy)
+        elif (tool := agent_tool_name(name)) in agent.tools:
+            yield Wrong(path, f"The tool {tool!r} has the name of what runs {name}.", "Rename one of them.")
+        elif (circle := _way_back(agent.name, name, known.agents)) is not None:
+            way = " → ".join((agent.name, *circle))
+            yield Wrong(path, f"{agent.name} would run itself: {way}.", "Break the circle.")
+
+
+def _way_back(home: str, start: str, agents: Mapping[str, Agent]) -> tuple[str, ...] | None:
+    """The names on a way from ``start`` to ``home``; None: there is none."""
+    ways: list[tuple[str, ...]] = [(start,)]
+    seen = {start}
+    while ways:
+        way = ways.pop()
+        if way[-1] == home:
+            return way
+        further = agents[way[-1]].agents if way[-1] in agents else ()
+        ways += [(*way, name) for name in further if name not in seen]
+        seen |= set(further)
+    return None
+
+
+def _approvals(agent: Agent, known: _Known) -> Iterator[Wrong]:
+    for tool, asked in agent.approvals.items():
+        path: Path = ("approvals", tool)
+        if tool not in agent.tools and not known.has_left_out(agent, "tools"):
+            remedy = f"{like(tool, agent.tools)}Tools of {agent.name}: {listed(agent.tools)}."
+            yield Wrong(path, f"{agent.name} may not use {tool!r}, so nobody can approve it.", remedy)
+        if asked.approvers is not None and asked.quorum > len(asked.approvers):
+            cause = f"{asked.quorum} must agree, but only {len(asked.approvers)} may."
+            yield Wrong(path, cause, "Lower quorum, or name more approvers.")
+        yield from _time((*path, "expires"), asked.expires_s)
+
+
+def _times(agent: Agent, _known: _Known) -> Iterator[Wrong]:
+    if agent.limits.wall_s is not None:
+        yield from _time(("limits", "wall"), agent.limits.wall_s)
+    if agent.questions:
+        yield from _time(("questions", "expires"), agent.question_expires_s)
+    if agent.limits.cost is not None and agent.limits.cost <= Decimal(0):
+        yield Wrong(("limits", "cost"), "A cost of 0 lets no run begin.", "Give more than 0, or null for no limit.")
+
+
+def _time(path: Path, length_s: float) -> Iterator[Wrong]:
+    """Bounds of a length that was written with its unit, which the schema cannot add up."""
+    if not 1 <= length_s <= YEAR_S:
+        yield Wrong(path, f"{words_of(path)} is {length_s:g} s.", "Give 1 second to 365 days.")
+
+
+def _output(agent: Agent, _known: _Known) -> Iterator[Wrong]:
+    if agent.output_schema is not None and (problem := schema_problem(agent.output_schema)) is not None:
+        yield Wrong(("output",), f"The output is no JSON Schema: {problem}.", "Correct it (draft 2020-12).")
+
+
+_RULES: tuple[Callable[[Agent, _Known], Iterable[Wrong]], ...] = (
+    _models,
+    _tools,
+    _agents,
+    _approvals,
+    _times,
+    _output,
+)
