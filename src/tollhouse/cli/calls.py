@@ -10,8 +10,8 @@ from tollhouse.cli import decisions
 from tollhouse.cli.call_text import show_call, show_list
 from tollhouse.cli.failures import exit_code_for
 from tollhouse.cli.ledger import PAGE, reading, run
-from tollhouse.cli.next_steps import Place
-from tollhouse.cli.options import Json, Key, Store, Tenant
+from tollhouse.cli.next_steps import place_of
+from tollhouse.cli.options import File, Json, Key, Store, Tenant
 from tollhouse.cli.screen import Screen
 from tollhouse.errors import InvalidSetting
 from tollhouse.gate.view import RecordedCall
@@ -39,6 +39,7 @@ def list_calls(
     contradicted: Annotated[bool, typer.Option("--contradicted", help="Only calls with a contradiction open.")] = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = PAGE,
     store: Store = None,
+    file: File = None,
     tenant: Tenant = DEFAULT_TENANT,
     as_json: Json = False,
 ) -> int:
@@ -47,7 +48,7 @@ def list_calls(
     query = Query(_state(state), tool, scope, contradicted or None, min(limit + 1, PAGE))
 
     async def read() -> tuple[list[RecordedCall], bool, int]:
-        async with reading(store, tenant) as reader:
+        async with reading(store, tenant, file) as reader:
             return *await reader.find(query, limit), await reader.now_us()
 
     calls, more, now_us = run(read())
@@ -59,7 +60,9 @@ def list_calls(
 
 
 @app.command("show")
-def show(key: Key, store: Store = None, tenant: Tenant = DEFAULT_TENANT, as_json: Json = False) -> int:
+def show(
+    key: Key, store: Store = None, file: File = None, tenant: Tenant = DEFAULT_TENANT, as_json: Json = False
+) -> int:
     """Tell the story of one call, and what can be done about it.
 
     Who asked, which gates said what, what was sent and when, what came back, and who settled it.
@@ -67,14 +70,14 @@ def show(key: Key, store: Store = None, tenant: Tenant = DEFAULT_TENANT, as_json
     screen = Screen(as_json=as_json)
 
     async def read() -> tuple[RecordedCall, int]:
-        async with reading(store, tenant) as reader:
+        async with reading(store, tenant, file) as reader:
             return await reader.get(key), await reader.now_us()
 
     call, now_us = run(read())
     if as_json:
         screen.document(call_as_json(call))
     else:
-        show_call(screen, call, now_us, Place(store or "", tenant))
+        show_call(screen, call, now_us, place_of(store, tenant, file))
     return exit_code_for(call)
 
 

@@ -9,9 +9,10 @@ import typer
 from tollhouse.cli.db_keeping import purge, restored
 from tollhouse.cli.db_moves import backup, copy, fence_as_text
 from tollhouse.cli.failures import FAILED, OK
-from tollhouse.cli.ledger import run, url_of
+from tollhouse.cli.ledger import run
 from tollhouse.cli.options import Json, Store
 from tollhouse.cli.screen import Screen
+from tollhouse.cli.sources import url_of
 from tollhouse.cli.words import count
 from tollhouse.stores import FENCE, RESTORED, SchemaReport, marks_of, without_password
 from tollhouse.stores import check as check_schema

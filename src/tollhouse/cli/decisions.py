@@ -13,9 +13,9 @@ import typer
 from tollhouse.cli.call_text import show_outcome, show_since
 from tollhouse.cli.failures import OK, UsageMistake, exit_code_for
 from tollhouse.cli.ledger import deciding, run
-from tollhouse.cli.loading import load_tools
 from tollhouse.cli.options import (
     By,
+    File,
     Json,
     Key,
     OptionalReason,
@@ -28,9 +28,9 @@ from tollhouse.cli.options import (
     decider,
     json_object,
     json_value,
-    named_tools,
 )
 from tollhouse.cli.screen import Screen
+from tollhouse.cli.sources import tools_from
 from tollhouse.cli.verb import verb
 from tollhouse.contract.answers import Answer, did_not_happen, happened
 from tollhouse.errors import UnknownTool
@@ -87,6 +87,7 @@ def reconcile(
     key: Key,
     tools: Tools = None,
     store: Store = None,
+    file: File = None,
     tenant: Tenant = DEFAULT_TENANT,
     volatile: Volatile = False,
     as_json: Json = False,
@@ -95,10 +96,10 @@ def reconcile(
 
     Where the receiver recognises the key, a call that stays in doubt is also sent again.
     """
-    screen, loaded = Screen(as_json=as_json), load_tools(named_tools(tools))
+    screen, loaded = Screen(as_json=as_json), tools_from(tools, file)
 
     async def ask() -> tuple[RecordedCall, RecordedCall]:
-        async with deciding(store, tenant, tools=loaded, volatile=volatile) as house:
+        async with deciding(store, tenant, file=file, tools=loaded, volatile=volatile) as house:
             before = await house.get(key)
             if all(tool.name != before.tool for tool in house.tools):
                 raise UnknownTool(f"The tool {before.tool} is not loaded, so it cannot be asked.", key=key)
@@ -119,6 +120,7 @@ def compensate(
     by: By = None,
     tools: Tools = None,
     store: Store = None,
+    file: File = None,
     tenant: Tenant = DEFAULT_TENANT,
     volatile: Volatile = False,
     as_json: Json = False,
@@ -127,10 +129,10 @@ def compensate(
 
     That call is gated and recorded like any other, under the key KEY:compensate; asking again replays it.
     """
-    screen, name, loaded = Screen(as_json=as_json), decider(by), load_tools(named_tools(tools))
+    screen, name, loaded = Screen(as_json=as_json), decider(by), tools_from(tools, file)
 
     async def undo() -> tuple[dict[str, Any], RecordedCall]:
-        async with deciding(store, tenant, tools=loaded, volatile=volatile) as house:
+        async with deciding(store, tenant, file=file, tools=loaded, volatile=volatile) as house:
             outcome = await house.compensate(key, by=name, reason=reason)
             return outcome_as_json(outcome), await house.get(key)
 

@@ -8,10 +8,12 @@ keeps its traceback.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from tollhouse.cli.screen import Screen
 from tollhouse.errors import (
+    AgentFileInvalid,
     CallInFlight,
     Contradicted,
     Held,
@@ -87,6 +89,11 @@ def show_error(error: TollhouseError, *, as_json: bool) -> None:
     if as_json:
         screen.document({"error": error_as_json(error)})
         return
+    if isinstance(error, AgentFileInvalid) and error.mistakes:
+        for mistake in error.mistakes:
+            screen.error(mistake.at(error.file), error.code)
+            screen.error_detail("remedy", mistake.remedy)
+        return
     screen.error(error.cause, error.code)
     screen.error_detail("remedy", error.remedy)
     if not isinstance(error, UsageMistake):
@@ -97,7 +104,10 @@ def show_error(error: TollhouseError, *, as_json: bool) -> None:
 
 def error_as_json(error: TollhouseError) -> dict[str, Any]:
     """The error as every JSON surface shows it, with the field or path it is about where it names one."""
-    return {**error.as_dict(), **_about(error)}
+    shown: dict[str, Any] = {**error.as_dict(), **_about(error)}
+    if isinstance(error, AgentFileInvalid):
+        shown |= {"file": error.file, "mistakes": [asdict(mistake) for mistake in error.mistakes]}
+    return shown
 
 
 def _about(error: TollhouseError) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tollhouse.cli.failures import UsageMistake
 from tollhouse.cli.logs import logging_to_stderr
-from tollhouse.cli.options import STORE_ENV
+from tollhouse.cli.sources import url_of
 from tollhouse.contract.tool import Tool
 from tollhouse.errors import UnknownCall
 from tollhouse.gate.view import RecordedCall, view
@@ -36,18 +36,9 @@ def run(work: Coroutine[Any, Any, T], *, level: int = logging.ERROR, as_json: bo
         return asyncio.run(work)
 
 
-def url_of(store: str | None) -> str:
-    """The ledger's URL. Raises :class:`UsageMistake` where none was named."""
-    if store is None or not store.strip():
-        raise UsageMistake(
-            "No ledger is named.", remedy=f"Give --store URL or set {STORE_ENV}, for example sqlite:///tollhouse.db."
-        )
-    return store
-
-
-async def existing(store: str | None) -> str:
+async def existing(store: str | None, file: str | None = None) -> str:
     """The URL of a ledger that is there. Raises :class:`UsageMistake` where nothing was ever written to it."""
-    url = url_of(store)
+    url = url_of(store, file)
     report = await check(url)
     if report.version is None:
         raise UsageMistake(
@@ -92,9 +83,9 @@ def _after(query: Query, last: RecordedCall) -> Query:
 
 
 @contextlib.asynccontextmanager
-async def reading(store: str | None, tenant: str) -> AsyncIterator[Reader]:
+async def reading(store: str | None, tenant: str, file: str | None = None) -> AsyncIterator[Reader]:
     """A ledger that exists, opened for reading; whether it is durable matters to writers only."""
-    opened = await open_store(await existing(store), volatile=True)
+    opened = await open_store(await existing(store, file), volatile=True)
     try:
         yield Reader(opened, tenant)
     finally:
@@ -103,9 +94,14 @@ async def reading(store: str | None, tenant: str) -> AsyncIterator[Reader]:
 
 @contextlib.asynccontextmanager
 async def deciding(
-    store: str | None, tenant: str, *, tools: Sequence[Tool[Any]] = (), volatile: bool = False
+    store: str | None,
+    tenant: str,
+    *,
+    file: str | None = None,
+    tools: Sequence[Tool[Any]] = (),
+    volatile: bool = False,
 ) -> AsyncIterator[Tollhouse]:
     """A house over a ledger that exists, without background work: for one decision."""
-    url = await existing(store)
+    url = await existing(store, file)
     async with Tollhouse.open(url, tools=tools, tenant=tenant, background=False, volatile=volatile) as house:
         yield house

@@ -86,10 +86,15 @@ def _imported(place: str) -> ModuleType:
             raise _not_imported(place, error) from error
 
 
+def importable(folder: Path) -> None:
+    """Let the modules of a folder be imported by their names."""
+    place = str(folder.absolute())
+    if place not in sys.path:
+        sys.path.insert(0, place)
+
+
 def _from_path(place: str) -> ModuleType:
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    importable(Path())
     return importlib.import_module(place)
 
 
@@ -97,7 +102,7 @@ def _from_file(path: Path) -> ModuleType:
     """The module in a file, by its own name, so that its neighbours can be imported as it imports them."""
     file = path.resolve()
     if not file.is_file():
-        raise ToolsNotLoaded(f"There is no file {path}.", remedy="Correct --tools.")
+        raise ToolsNotLoaded(f"There is no file {path}.", remedy="Correct --tools, or tools in the agents' file.")
     known = sys.modules.get(file.stem)
     if known is not None and getattr(known, "__file__", None) == str(file):
         return known
@@ -123,7 +128,7 @@ def _not_imported(place: str, error: BaseException) -> ToolsNotLoaded:
     if isinstance(error, ModuleNotFoundError) and error.name in (place, top):
         return ToolsNotLoaded(
             f"There is no module {place}, neither in this folder nor installed.",
-            remedy="Correct --tools: a dotted module name, or a path that ends in .py.",
+            remedy="Name a module with dots, or a path that ends in .py, in --tools or in the agents' file.",
         )
     message = " ".join(str(error).split()) or "no message"
     return ToolsNotLoaded(f"{_place_in_user_code(error)}: {type(error).__name__}: {message}")

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tollhouse.cli.options import PRINCIPAL_ENV, STORE_ENV, TENANT_ENV, TOOLS_ENV
+from tollhouse.cli.sources import agents_file
 from tollhouse.ledger import decisions
 from tollhouse.ledger.decisions import Finding
 from tollhouse.ledger.guards import guard_r
 from tollhouse.ledger.keys import DEFAULT_TENANT
 from tollhouse.ledger.lifecycle import Forbidden
 from tollhouse.ledger.record import CallRecord, State
+from tollhouse.runs.agent_files import DEFAULT_FILE
 from tollhouse.stores import without_password
 
 SOMEBODY = "NAME"
@@ -32,21 +34,31 @@ class Step(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the call is, as far as a command must say it: what the environment says need not be repeated."""
+    """Where the call is, as far as a command must say it: what the environment says need not be repeated.
 
-    store: str
+    ``store`` None: the agents' file names it. ``file`` None: there is none.
+    """
+
+    store: str | None
     tenant: str
+    file: str | None = None
 
     @property
     def options(self) -> list[str]:
         """The options that name the place. A URL with a password is not shown."""
-        named = []
-        if os.environ.get(STORE_ENV) != self.store:
+        named = [] if self.file in (None, DEFAULT_FILE) else ["--file", self.file]
+        if self.store is not None and os.environ.get(STORE_ENV) != self.store:
             secret = without_password(self.store) != self.store
             named += ["--store", f"${STORE_ENV}" if secret else self.store]
         if self.tenant != os.environ.get(TENANT_ENV, DEFAULT_TENANT):
             named += ["--tenant", self.tenant]
         return named
+
+
+def place_of(store: str | None, tenant: str, file: str | None) -> Place:
+    """The place that the options of a command named."""
+    found = agents_file(file) if file is not None or store is None else None
+    return Place(store, tenant, None if found is None else str(found.file.path))
 
 
 def next_steps(record: CallRecord, now_us: int, place: Place) -> list[Step]:
@@ -81,7 +93,7 @@ class _Commands:
         return self._written(verb, *options, *named, *version)
 
     def with_tools(self, verb: str, *options: str) -> str:
-        tools = [] if os.environ.get(TOOLS_ENV) else ["--tools", "MODULE"]
+        tools = [] if os.environ.get(TOOLS_ENV) or self._place.file else ["--tools", "MODULE"]
         return self._written(verb, *options, *tools)
 
     def undo(self) -> str:

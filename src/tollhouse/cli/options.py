@@ -45,6 +45,15 @@ Tools = Annotated[
     ),
 ]
 
+File = Annotated[
+    str | None,
+    typer.Option(
+        "--file",
+        metavar="PATH",
+        help="The agents' file, for what is not given here; tollhouse.yaml in this folder where none is named.",
+    ),
+]
+
 By = Annotated[
     str | None,
     typer.Option("--by", metavar="NAME", envvar=PRINCIPAL_ENV, help="Who decides; kept on the record. Required."),

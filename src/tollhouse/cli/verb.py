@@ -13,9 +13,9 @@ from typing import Any
 from tollhouse.cli.call_text import show_standing
 from tollhouse.cli.failures import exit_code_for
 from tollhouse.cli.ledger import deciding, run
-from tollhouse.cli.loading import load_tools
-from tollhouse.cli.options import By, Json, Store, Tenant, Tools, Volatile, decider, named_tools
+from tollhouse.cli.options import By, File, Json, Store, Tenant, Tools, Volatile, decider
 from tollhouse.cli.screen import Screen
+from tollhouse.cli.sources import tools_from
 from tollhouse.gate.view import RecordedCall
 from tollhouse.house.as_json import call_as_json
 from tollhouse.ledger.keys import DEFAULT_TENANT
@@ -27,6 +27,7 @@ _BY = {"by": (By, None)}
 _TOOLS = {"tools": (Tools, None)}
 _PLACE = {
     "store": (Store, None),
+    "file": (File, None),
     "tenant": (Tenant, DEFAULT_TENANT),
     "volatile": (Volatile, False),
     "as_json": (Json, False),
@@ -40,9 +41,7 @@ def verb(*, tools: bool = False) -> Callable[[Decision], Callable[..., int]]:
     def make(decision: Decision) -> Callable[..., int]:
         def command(**given: Any) -> int:
             common = {name: given.pop(name) for name in shared}
-            if tools:
-                common["tools"] = named_tools(common["tools"])
-            return _decide(decision, given, **common)
+            return _decide(decision, given, with_tools=tools, **common)
 
         command.__name__, command.__doc__ = decision.__name__, decision.__doc__
         command.__annotations__ = {}
@@ -69,16 +68,18 @@ def _decide(
     *,
     by: str | None,
     store: str | None,
+    file: str | None,
     tenant: str,
     volatile: bool,
     as_json: bool,
+    with_tools: bool,
     tools: list[str] | None = None,
 ) -> int:
     screen, name = Screen(as_json=as_json), decider(by)
-    loaded = load_tools(tools or ())
+    loaded = tools_from(tools, file) if with_tools else []
 
     async def decide() -> RecordedCall:
-        async with deciding(store, tenant, tools=loaded, volatile=volatile) as house:
+        async with deciding(store, tenant, file=file, tools=loaded, volatile=volatile) as house:
             return await decision(house, name, **options)
 
     call = run(decide())

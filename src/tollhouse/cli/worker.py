@@ -17,11 +17,11 @@ from typing import Annotated, Any
 import typer
 
 from tollhouse.cli.failures import IN_DOUBT, OK, UsageMistake
-from tollhouse.cli.ledger import run, url_of
-from tollhouse.cli.loading import load_tools
+from tollhouse.cli.ledger import run
 from tollhouse.cli.logs import LOGGER
-from tollhouse.cli.options import Json, Store, Tenant, Tools, Volatile, named_tools
+from tollhouse.cli.options import File, Json, Store, Tenant, Tools, Volatile
 from tollhouse.cli.screen import Screen
+from tollhouse.cli.sources import tools_from, url_of
 from tollhouse.cli.words import count
 from tollhouse.house import Tollhouse
 from tollhouse.ledger.keys import DEFAULT_TENANT
@@ -35,6 +35,7 @@ def worker(
     once: Annotated[bool, typer.Option("--once", help="Do one round and exit: with 3 if doubts remain.")] = False,
     tools: Tools = None,
     store: Store = None,
+    file: File = None,
     tenant: Tenant = DEFAULT_TENANT,
     lease_s: Annotated[
         float,
@@ -69,12 +70,12 @@ def worker(
     Tools are needed to ask what became of their calls and to run approved ones; without any, lost owners are still set
     aside and holds still expire. Stops gracefully at SIGINT or SIGTERM; a second signal stops it at once.
     """
-    screen, url = Screen(as_json=as_json), url_of(store)
+    screen, url = Screen(as_json=as_json), url_of(store, file)
     if health is not None and once:
         raise UsageMistake("--once serves nothing.", remedy="Leave out --once or --health.")
     opening = Tollhouse.open(
         url,
-        tools=load_tools(named_tools(tools)),
+        tools=tools_from(tools, file),
         tenant=tenant,
         lease_s=lease_s,
         every_s=every_s,
