@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tollhouse.cli.options import PRINCIPAL_ENV, STORE_ENV, TENANT_ENV, TOOLS_ENV
+from tollhouse.cli.options import DEFAULT_FILE, PRINCIPAL_ENV, STORE_ENV, TENANT_ENV, TOOLS_ENV
 from tollhouse.cli.sources import agents_file
 from tollhouse.ledger import decisions
 from tollhouse.ledger.decisions import Finding
@@ -19,7 +19,6 @@ from tollhouse.ledger.guards import guard_r
 from tollhouse.ledger.keys import DEFAULT_TENANT
 from tollhouse.ledger.lifecycle import Forbidden
 from tollhouse.ledger.record import CallRecord, State
-from tollhouse.runs.agent_files import DEFAULT_FILE
 from tollhouse.stores import without_password
 
 SOMEBODY = "NAME"

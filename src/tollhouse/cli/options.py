@@ -19,6 +19,9 @@ STORE_ENV, TENANT_ENV, TOOLS_ENV, PRINCIPAL_ENV = (
     "TOLLHOUSE_PRINCIPAL",
 )
 
+DEFAULT_FILE = "tollhouse.yaml"
+"""The agents' file of a folder."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 Store = Annotated[
@@ -50,7 +53,7 @@ File = Annotated[
     typer.Option(
         "--file",
         metavar="PATH",
-        help="The agents' file, for what is not given here; tollhouse.yaml in this folder where none is named.",
+        help=f"The agents' file, for what is not given here; {DEFAULT_FILE} in this folder where none is named.",
     ),
 ]
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tollhouse.cli.failures import UsageMistake
 from tollhouse.cli.loading import importable, load_tools
-from tollhouse.cli.options import STORE_ENV, named_tools
+from tollhouse.cli.options import DEFAULT_FILE, STORE_ENV, named_tools
 from tollhouse.contract.tool import Tool
-from tollhouse.runs.agent_files import DEFAULT_FILE, Draft, draft
+
+if TYPE_CHECKING:
+    from tollhouse.runs.agent_files import Draft
 
 
 def agents_file(file: str | None) -> Draft | None:
@@ -24,14 +26,18 @@ def agents_file(file: str | None) -> Draft | None:
     """
     path = Path(DEFAULT_FILE if file is None else file)
     if not path.is_file():
-        return draft(path) if file is not None else None
+        if file is None:
+            return None
+        return _read(path, Path.cwd(), 0, 0)
     stat = path.stat()
-    return _read(path.absolute() if path.is_absolute() else path, Path.cwd(), stat.st_mtime_ns, stat.st_size)
+    return _read(path, Path.cwd(), stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=1)
 def _read(path: Path, _folder: Path, _changed_ns: int, _size: int) -> Draft:
-    """Once for a command, however many of its parts ask."""
+    """Once for a command, however many of its parts ask. Imported here, since most commands read no file."""
+    from tollhouse.runs.agent_files import draft
+
     return draft(path)
 
 

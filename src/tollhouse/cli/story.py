@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tollhouse.cli.words import compact
 from tollhouse.gate.view import HistoryLine
-from tollhouse.house.as_json import moment
+from tollhouse.ledger.plain import moment
 from tollhouse.ledger.record import AttemptOutcome
 
 Facts = Mapping[str, Any]

@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import NamedTuple
+from pathlib import Path as FilePath
+from typing import Any, NamedTuple
 
-from tollhouse.errors import Mistake
+from tollhouse.errors import Mistake, TollhouseError
+from tollhouse.models.book import SCRIPTED, ModelBook
+from tollhouse.models.provider import BUILT_IN
+from tollhouse.models.scripted import turns_of
 from tollhouse.runs.agent_schema import like, listed, schema_problem
 from tollhouse.runs.agents import Agent
 from tollhouse.runs.builtin import ASK_PERSON, WAIT
@@ -21,8 +25,6 @@ from tollhouse.runs.yaml_reader import Document, Path, words_of
 KnownModel = Callable[[str], str | None]
 """What is wrong with a model's name, in one sentence; None: nothing."""
 
-SCRIPTED = "scripted"
-"""The provider of scripted models."""
 YEAR_S = 365 * 86_400.0
 
 
@@ -36,33 +38,47 @@ class Wrong(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a file may refer to. ``agents``: those that could be built; ``tools`` None: taken on trust."""
+    """What a file may refer to.
+
+    ``agents``: those that could be built; ``folder``: where scripts in files are. ``tools`` None: taken on trust.
+    ``left_out``: an agent's fields that are wrong already, by its name.
+    """
 
     agents: Mapping[str, Agent]
     agent_names: Collection[str]
     endpoints: Collection[str]
     scripts: Collection[str]
+    folder: FilePath
     tools: Collection[str] | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Known(Names):
     left_out: Mapping[str, frozenset[str]]
-    model: KnownModel | None
+    model: KnownModel
 
     def has_left_out(self, agent: Agent, name: str) -> bool:
         """Whether the agent's field was wrong already, so that nothing follows from its absence."""
         return name in self.left_out.get(agent.name, ())
 
 
-def mistakes_of_meaning(
-    document: Document, names: Names, left_out: Mapping[str, frozenset[str]], known_model: KnownModel | None
-) -> Iterator[Mistake]:
-    """Everything that is wrong with what is well-formed. ``left_out``: an agent's fields that are not, by its name."""
-    known = _Known(names.agents, names.agent_names, names.endpoints, names.scripts, names.tools, left_out, known_model)
+def known_provider(name: str) -> str | None:
+    """Whether the provider of a model is one that needs no declaration."""
+    provider = name.partition(":")[0]
+    return None if provider in BUILT_IN else f"There is no provider {provider!r}."
+
+
+def mistakes_of_scripts(document: Document, scripts: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Scripted models that ``models`` cannot play."""
+    for name, script in scripts.items():
+        try:
+            turns_of(script, f"{SCRIPTED}:{name}")
+        except TollhouseError as error:
+            line, column = document.place(("scripts", name))
+            yield Mistake(line, column, words_of(("scripts", name)), error.cause, error.remedy)
+
+
+def mistakes_of_meaning(document: Document, names: Names) -> Iterator[Mistake]:
+    """Everything that is wrong with agents that are well-formed."""
     for agent in names.agents.values():
         for rule in _RULES:
-            for wrong in rule(agent, known):
+            for wrong in rule(agent, names):
                 yield _placed(document, agent.name, wrong)
 
 
@@ -76,7 +92,7 @@ def _placed(document: Document, name: str, wrong: Wrong) -> Mistake:
     return Mistake(line, column, words_of(path), wrong.cause, wrong.remedy)
 
 
-def _models(agent: Agent, known: _Known) -> Iterator[Wrong]:
+def _models(agent: Agent, known: Names) -> Iterator[Wrong]:
     if not agent.model and not known.has_left_out(agent, "model"):
         remedy = "Give it `model: provider:name`, or give all agents one under `defaults`."
         yield Wrong((), f"{agent.name} has no model.", remedy)
@@ -88,19 +104,19 @@ def _models(agent: Agent, known: _Known) -> Iterator[Wrong]:
         yield from _model(path, name, known)
 
 
-def _model(path: Path, name: str, known: _Known) -> Iterator[Wrong]:
+def _model(path: Path, name: str, known: Names) -> Iterator[Wrong]:
     provider, _, model = name.partition(":")
     if provider == SCRIPTED:
-        if model not in known.scripts:
+        if model not in known.scripts and not (found := ModelBook(base=known.folder).known(name)):
             remedy = f"{like(model, known.scripts)}Scripts of this file: {listed(known.scripts)}."
-            yield Wrong(path, f"There is no script {model!r}.", remedy)
-    elif provider not in known.endpoints and known.model is not None and (problem := known.model(name)) is not None:
-        own = listed([*known.endpoints, *([SCRIPTED] if known.scripts else [])])
-        remedy = f"{like(provider, known.endpoints)}Correct it, or add the provider to endpoints; there are: {own}."
+            yield Wrong(path, found.why, remedy)
+    elif provider not in known.endpoints and (problem := known.model(name)) is not None:
+        every = [*BUILT_IN, SCRIPTED, *known.endpoints]
+        remedy = f"{like(provider, every)}Correct it, or add it to endpoints; there are: {listed(every)}."
         yield Wrong(path, problem, remedy)
 
 
-def _tools(agent: Agent, known: _Known) -> Iterator[Wrong]:
+def _tools(agent: Agent, known: Names) -> Iterator[Wrong]:
     own = {**({ASK_PERSON: "questions"} if agent.questions else {}), **({WAIT: "timers"} if agent.timers else {})}
     for number, name in enumerate(agent.tools):
         if name in own:
@@ -111,7 +127,7 @@ def _tools(agent: Agent, known: _Known) -> Iterator[Wrong]:
             yield Wrong(("tools", number), f"There is no tool {name!r}.", remedy)
 
 
-def _agents(agent: Agent, known: _Known) -> Iterator[Wrong]:
+def _agents(agent: Agent, known: Names) -> Iterator[Wrong]:
     for number, name in enumerate(agent.agents):
         path: Path = ("agents", number)
         if name not in known.agent_names:
@@ -138,7 +154,7 @@ def _way_back(home: str, start: str, agents: Mapping[str, Agent]) -> tuple[str, 
     return None
 
 
-def _approvals(agent: Agent, known: _Known) -> Iterator[Wrong]:
+def _approvals(agent: Agent, known: Names) -> Iterator[Wrong]:
     for tool, asked in agent.approvals.items():
         path: Path = ("approvals", tool)
         if tool not in agent.tools and not known.has_left_out(agent, "tools"):
@@ -150,7 +166,7 @@ def _approvals(agent: Agent, known: _Known) -> Iterator[Wrong]:
         yield from _time((*path, "expires"), asked.expires_s)
 
 
-def _times(agent: Agent, _known: _Known) -> Iterator[Wrong]:
+def _times(agent: Agent, _known: Names) -> Iterator[Wrong]:
     if agent.limits.wall_s is not None:
         yield from _time(("limits", "wall"), agent.limits.wall_s)
     if agent.questions:
@@ -165,12 +181,12 @@ def _time(path: Path, length_s: float) -> Iterator[Wrong]:
         yield Wrong(path, f"{words_of(path)} is {length_s:g} s.", "Give 1 second to 365 days.")
 
 
-def _output(agent: Agent, _known: _Known) -> Iterator[Wrong]:
+def _output(agent: Agent, _known: Names) -> Iterator[Wrong]:
     if agent.output_schema is not None and (problem := schema_problem(agent.output_schema)) is not None:
         yield Wrong(("output",), f"The output is no JSON Schema: {problem}.", "Correct it (draft 2020-12).")
 
 
-_RULES: tuple[Callable[[Agent, _Known], Iterable[Wrong]], ...] = (
+_RULES: tuple[Callable[[Agent, Names], Iterable[Wrong]], ...] = (
     _models,
     _tools,
     _agents,

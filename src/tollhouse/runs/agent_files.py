@@ -14,21 +14,14 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from tollhouse.errors import AgentFileInvalid, Mistake
-from tollhouse.runs.agent_checks import KnownModel, Names, mistakes_of_meaning
+from tollhouse.models.book import ModelBook
+from tollhouse.models.provider import Endpoint
+from tollhouse.runs.agent_checks import KnownModel, Names, known_provider, mistakes_of_meaning, mistakes_of_scripts
 from tollhouse.runs.agent_schema import mistakes_of_shape
 from tollhouse.runs.agents import Agent, AgentApproval, Limits, Verifier
 from tollhouse.runs.yaml_reader import MAX_BYTES, Document, read
 
-DEFAULT_FILE = "tollhouse.yaml"
 MAX_INSTRUCTIONS_BYTES = 256_000
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A provider of models that speaks as OpenAI does. ``api_key_env`` None: no key is sent."""
-
-    base_url: str
-    api_key_env: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +29,8 @@ class AgentsFile:
     """What a file says.
 
     ``store`` None: it names none. ``tools``: sources as ``--tools`` takes them. ``scripts``: scripted models as they
-    were written, for ``models`` to judge. ``defaults``: as written; they are in the agents already. Relative paths in
-    ``store`` and ``tools`` are of the file's folder and were made whole.
+    were written. ``defaults``: as written; they are in the agents already. Relative paths in ``store`` and ``tools``
+    are of the file's folder and were made whole.
     """
 
     path: FilePath
@@ -45,8 +38,13 @@ class AgentsFile:
     tools: tuple[str, ...] = ()
     agents: Mapping[str, Agent] = field(default_factory=dict)
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
-    scripts: Mapping[str, list[Any]] = field(default_factory=dict)
+    scripts: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def book(self, *, environ: Mapping[str, str] | None = None) -> ModelBook:
+        """The models that its agents may ask: providers, the file's endpoints and scripts, and scripts in files beside
+        it. ``environ`` as :class:`~tollhouse.models.book.ModelBook` takes it. To be closed by the caller."""
+        return ModelBook(endpoints=self.endpoints, scripts=self.scripts, base=self.path.parent, environ=environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +60,24 @@ class Draft:
         """The file, proved.
 
         ``tools``: the names there are; None: those of the agents are taken on trust. ``known_model``: says what is
-        wrong with a model that is none of the file's own; None: they are taken on trust. Raises
+        wrong with a model that is none of the file's own; None: whether its provider exists. Whether keys and packages
+        are at hand is not asked: a file is proved where it is written. Raises
         :class:`~tollhouse.errors.AgentFileInvalid` with every mistake.
         """
         found = list(self.mistakes)
         if self.document.places:
             names = Names(
-                self.file.agents, self._written("agents"), self._written("endpoints"), self._written("scripts"), tools
+                self.file.agents,
+                self._written("agents"),
+                self._written("endpoints"),
+                self._written("scripts"),
+                self.file.path.parent,
+                tools,
+                self.left_out,
+                known_model or known_provider,
             )
-            found += mistakes_of_meaning(self.document, names, self.left_out, known_model)
+            found += mistakes_of_scripts(self.document, self.file.scripts)
+            found += mistakes_of_meaning(self.document, names)
         if found:
             in_order = tuple(sorted(dict.fromkeys(found), key=lambda mistake: (mistake.line, mistake.column)))
             raise AgentFileInvalid.of(shown(self.file.path), in_order)
