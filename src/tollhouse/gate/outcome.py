@@ -58,7 +58,9 @@ async def outcome_of(
 ) -> Outcome[Any]:
     """The outcome of a call that succeeded or was accepted; otherwise raises what its state means."""
     if record.contradicted or record.state not in (State.SUCCEEDED, State.ACCEPTED):
-        raise error_of(record)
+        error = error_of(record)
+        error.replayed = replayed
+        raise error
     value = await rebuild(record, store, adapter)
     return made(record, value, replayed=replayed)
 

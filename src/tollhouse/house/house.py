@@ -189,11 +189,15 @@ class Tollhouse:
         scope: str | None = None,
         contradicted: bool | None = None,
         limit: int | None = PAGE,
+        before: tuple[int, str] | None = None,
     ) -> Listing:
-        """Recorded calls, newest first: ``await`` it for a list, or ``async for`` over it. ``limit`` None: all."""
+        """Recorded calls, newest first: ``await`` it for a list, or ``async for`` over it. ``limit`` None: all.
+
+        ``before``: (``raw.created_at_us``, key) of the last call seen; the list goes on after it.
+        """
         self._check_open()
         wanted = None if state is None else _state(state)
-        query = Query(state=wanted, tool=tool, scope=scope, contradicted=contradicted, limit=PAGE)
+        query = Query(wanted, tool, scope, contradicted, PAGE if limit is None else min(limit or 1, PAGE), before)
         return Listing(self._core, query, limit)
 
     async def count(self) -> dict[State, int]:
@@ -301,6 +305,25 @@ class Tollhouse:
     def tools(self) -> builtins.list[Tool[Any]]:
         """The tools this house has, compensating ones included, by name."""
         return self._core.tools.all()
+
+    def sees(self, principal: str, tool: str) -> bool:
+        """Whether this principal may see that tool at all (the setting ``visible``)."""
+        return self._gate._planner.sees(principal, tool)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or is being closed: new calls are refused."""
+        return self._core.closed
+
+    @property
+    def tenant(self) -> str:
+        """Whose calls these are."""
+        return self._core.tenant
+
+    @property
+    def principal(self) -> str:
+        """Who asks, where a call says nothing else."""
+        return self._core.principal
 
     @property
     def store(self) -> Store:

@@ -1,8 +1,8 @@
 """``/healthz`` and ``/metrics`` of a worker, by the standard library alone: the base install has no web framework.
 
-Called by ``tollhouse worker --health``. Every answer takes two seconds at most, whatever the store does: what it did
-not say by then is left out and counts as ill. Serves GET and HEAD, one request for each connection, and nothing secret;
-it is for a loopback address or a private network.
+Called by ``tollhouse worker --health``; the HTTP API asks the same :class:`Health` for its own. Every answer takes two
+seconds at most, whatever the store does: what it did not say by then is left out and counts as ill. Serves GET and
+HEAD, one request for each connection, and nothing secret; it is for a loopback address or a private network.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ PROBE_S = 2.0
 ROUND_AGE_MOST_S = 60.0
 """A worker whose last round is older does not do its work."""
 
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
 _REQUEST_MOST = 8192
 
 
@@ -40,11 +42,21 @@ class Answer(NamedTuple):
 
 
 class Health:
-    """Answers for one house. ``ledger``: a connection of its own, so that a probe never waits behind callers."""
+    """Answers for one house. ``ledger``: a connection of its own, so that a probe never waits behind callers.
 
-    def __init__(self, house: Tollhouse, ledger: RawLedger, tenant: str) -> None:
+    None: it is opened when it is first asked for, and closed by :meth:`close`.
+    """
+
+    def __init__(self, house: Tollhouse, ledger: RawLedger | None, tenant: str) -> None:
         self._house, self._ledger, self._tenant = house, ledger, tenant
         self._one_at_a_time = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close the connection; the next probe opens another."""
+        async with self._one_at_a_time:
+            ledger, self._ledger = self._ledger, None
+            if ledger is not None:
+                await ledger.close()
 
     async def answer(self, path: str) -> Answer:
         """The answer to a GET of that path."""
@@ -54,18 +66,25 @@ class Health:
             return await self._metrics()
         return Answer("404 Not Found", "text/plain", "There is /healthz and /metrics.\n")
 
-    async def _healthz(self) -> Answer:
+    async def checks(self) -> dict[str, bool]:
+        """What must hold, by name: the store answers, the lease runs, the background services make their rounds."""
         signs, vitals = await _within(self._signs()), vitals_of(self._house)
-        checks = {"store": signs is not None, "lease": vitals.lease_left_s > 0, "rounds": _makes_rounds(vitals)}
+        return {"store": signs is not None, "lease": vitals.lease_left_s > 0, "rounds": _makes_rounds(vitals)}
+
+    async def _healthz(self) -> Answer:
+        checks = await self.checks()
         status = "ok" if all(checks.values()) else "failing"
         document = json.dumps({"status": status, "checks": checks}) + "\n"
         return Answer("200 OK" if status == "ok" else "503 Service Unavailable", "application/json", document)
 
     async def _metrics(self) -> Answer:
+        return Answer("200 OK", METRICS_TYPE, await self.metrics())
+
+    async def metrics(self) -> str:
+        """The metrics of this process in Prometheus' text format."""
         found = await _within(self._from_store())
         counted, signs, now_us = (None, None, 0) if found is None else found
-        text = exposition(vitals_of(self._house), counted, signs, now_us)
-        return Answer("200 OK", "text/plain; version=0.0.4; charset=utf-8", text)
+        return exposition(vitals_of(self._house), counted, signs, now_us)
 
     async def _from_store(self) -> tuple[dict[State, int], Signs, int]:
         signs, counted = await self._signs(), await self._house.count()
@@ -73,6 +92,8 @@ class Health:
 
     async def _signs(self) -> Signs:
         async with self._one_at_a_time:
+            if self._ledger is None:
+                self._ledger = await open_raw(self._house.store.url, any_version=True)
             return await self._ledger.signs(self._tenant)
 
 

@@ -1,0 +1,84 @@
+"""The application: every route of the API over one house, behind the guard."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from tollhouse.api import calls, decisions, openapi, operations, overview
+from tollhouse.api.auth import Access, OpenAccess
+from tollhouse.api.guard import BODY_MOST, BODY_TIMEOUT_S, LOOPBACK, Guard
+from tollhouse.api.problems import on_error, on_http, on_validation, problem, request_id_of, unexpected
+from tollhouse.api.route import Route
+from tollhouse.errors import TollhouseError
+from tollhouse.house import Tollhouse
+from tollhouse.operations.health import Health
+
+ROUTERS: tuple[APIRouter, ...] = (calls.router, decisions.router, overview.router, operations.router)
+"""The first is the one that must be found fastest."""
+
+
+class API(FastAPI):
+    """FastAPI with the guard around everything. ``state`` holds ``house``, ``access`` and ``runs`` (or None)."""
+
+    guard: dict[str, Any]
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """The guard outermost, so that it sees errors of every layer."""
+        return Guard(super().build_middleware_stack(), **self.guard)
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, made once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = openapi.document(self)
+        return self.openapi_schema
+
+
+def create_app(
+    house: Tollhouse,
+    *,
+    runs: Any = None,
+    routers: Iterable[APIRouter] = (),
+    access: Access | None = None,
+    hosts: Collection[str] | None = None,
+    probes: Mapping[str, operations.Probe] | None = None,
+    body_most: int = BODY_MOST,
+    body_timeout_s: float = BODY_TIMEOUT_S,
+) -> FastAPI:
+    """The API over an opened house, which it does not close.
+
+    ``runs``: the facade of runs, as ``app.state.runs``; ``routers``: routes beside those of calls, made with
+    ``APIRouter(route_class=Route)``. ``access`` None: open to everybody who reaches it, as the house's principal; see
+    :func:`~tollhouse.api.auth.access_of`. ``hosts``: names it answers to; None: loopback's while it is open, else any.
+    ``probes``: what `/readyz` asks besides store, lease and rounds, by name. ``body_most``: bytes of a body;
+    ``body_timeout_s``: how long one may take to arrive.
+    """
+    app = API(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, default_response_class=Response)
+    access = access or OpenAccess(house.principal)
+    if hosts is None and access.open:
+        hosts = LOOPBACK
+    app.guard = {"hosts": hosts, "body_most": body_most, "body_timeout_s": body_timeout_s}
+    app.state.house, app.state.access, app.state.runs = house, access, runs
+    app.state.health, app.state.probes = Health(house, None, house.tenant), dict(probes or {})
+    for router in (*ROUTERS, *routers):
+        for route in router.routes:
+            if not isinstance(route, Route):
+                raise TypeError(f"{route!r} is no Route: make its router with route_class=Route.")
+            app.router.routes.append(route)
+    app.add_exception_handler(TollhouseError, on_error)
+    app.add_exception_handler(RequestValidationError, on_validation)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(Exception, _on_defect)
+    return app
+
+
+async def _on_defect(request: Request, _error: Exception) -> Response:
+    """The guard logs it."""
+    return problem(unexpected(), request_id_of(request))

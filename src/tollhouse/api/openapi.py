@@ -1,0 +1,102 @@
+"""The OpenAPI document: FastAPI's, with the problems, the credential and the bodies that routes declare themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from tollhouse import __version__
+from tollhouse.api import models
+from tollhouse.api.problems import PROBLEM_JSON, STATUS, problem_document, title_of
+from tollhouse.api.route import operation_of
+from tollhouse.errors import (
+    InvalidRequest,
+    NotAuthenticated,
+    NotAuthorized,
+    RequestTimedOut,
+    RequestTooLarge,
+    StoreUnavailable,
+    TollhouseError,
+    UnsupportedMediaType,
+    WrongHost,
+)
+
+DESCRIPTION = """\
+The gate for the tool calls of AI agents, over HTTP. Every effect passes the same gate as in the Python SDK: it is sent
+at most once for each `Idempotency-Key`, and a call whose outcome nobody knows is *in doubt* until it is settled.
+
+Errors are `application/problem+json` with a stable `code`. Lists have a `limit` and a `cursor`."""
+
+TAGS = [
+    {"name": "calls", "description": "Call tools, and look at what became of each call."},
+    {"name": "decisions", "description": "What people decide about a call. `by` is always the credential's principal."},
+    {"name": "tools", "description": "The tools that may be called, and what each promises."},
+    {"name": "overview", "description": "What waits for people, and what was spent."},
+    {"name": "operations", "description": "For health checks and monitoring."},
+]
+
+DIRECT_MODELS: tuple[type[BaseModel], ...] = (models.NewCall, models.Problem)
+"""Documents that no signature names, because their routes read or write them themselves."""
+
+_ANY_PATH: tuple[type[TollhouseError], ...] = (WrongHost, StoreUnavailable)
+_WITH_BODY: tuple[type[TollhouseError], ...] = (RequestTooLarge, RequestTimedOut, UnsupportedMediaType)
+_WITH_KEY: tuple[type[TollhouseError], ...] = (NotAuthenticated, NotAuthorized)
+_REF = "#/components/schemas/{model}"
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The document for the routes that the application has."""
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    made = get_openapi(
+        title="Tollhouse",
+        version=__version__,
+        description=DESCRIPTION,
+        tags=TAGS,
+        routes=routes,
+        openapi_version="3.1.0",
+    )
+    _, defined = models_json_schema([(model, "validation") for model in DIRECT_MODELS], ref_template=_REF)
+    schemas = made.setdefault("components", {}).setdefault("schemas", {})
+    schemas.update(defined.get("$defs", {}))
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    keys_asked = not app.state.access.open
+    if keys_asked:
+        made["components"]["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer", "description": "A key made by `tollhouse keys create`."}
+        }
+    for route in routes:
+        if route.include_in_schema:
+            for method in route.methods or ():
+                _complete(made["paths"][route.path_format][method.lower()], route, keys_asked=keys_asked)
+    return made
+
+
+def _complete(described: dict[str, Any], route: APIRoute, *, keys_asked: bool) -> None:
+    """Add to one operation what it may answer with, and what it needs."""
+    declared = operation_of(route.endpoint)
+    described["responses"].pop("422", None)
+    kinds = [*declared.may_fail, *_ANY_PATH]
+    if "requestBody" in described:
+        kinds += _WITH_BODY
+    if "requestBody" in described or described.get("parameters"):
+        kinds.append(InvalidRequest)
+    if declared.scope is not None and keys_asked:
+        kinds += _WITH_KEY
+        described["security"] = [{"key": []}]
+        described["x-scope"] = declared.scope.value
+    for status in sorted({STATUS[kind.code] for kind in kinds}):
+        found = list(dict.fromkeys(kind for kind in kinds if STATUS[kind.code] == status))
+        described["responses"].setdefault(str(status), _problem_response(found))
+
+
+def _problem_response(kinds: list[type[TollhouseError]]) -> dict[str, Any]:
+    told = " ".join(f"`{kind.code}`: {title_of(kind)}" for kind in kinds)
+    example = problem_document(kinds[0](title_of(kinds[0])), "6f1d2c3b4a59687786958473")
+    content = {"schema": {"$ref": _REF.format(model="Problem")}, "example": example}
+    return {"description": told, "content": {PROBLEM_JSON: content}}
