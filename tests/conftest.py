@@ -1,3 +1,3 @@
 """Fixtures that every folder may use."""
 
-pytest_plugins = ["tests.support.postgres", "tests.support.receiver", "tests.support.houses"]
+pytest_plugins = ["tests.support.postgres", "tests.support.receiver", "tests.support.houses", "tests.support.aimock"]
