@@ -7,7 +7,7 @@ store's clock, named ``*_us``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -227,7 +227,7 @@ def run_changes(record: RunRecord) -> tuple[Any, ...]:
     return tuple(getattr(record, name) for name in RUN_MUTABLE)
 
 
-def run_of(row: Sequence[Any]) -> RunRecord:
+def run_of(row: Iterable[Any]) -> RunRecord:
     """The run in a row with :data:`RUN_COLUMNS`."""
     values = dict(zip(RUN_COLUMNS, row, strict=True))
     return RunRecord(**values | {"finished": bool(values["finished"])})

@@ -20,7 +20,8 @@ from tollhouse.stores.postgres.statements import events, writes
 
 Row = tuple[Any, ...]
 
-_line = attrgetter(*events.KINDS)
+line_of = attrgetter(*events.KINDS)
+"""An event as its columns."""
 _plain_line = attrgetter(*events.PLAIN_KINDS)
 
 
@@ -114,7 +115,9 @@ def item_of(write: Write) -> Item:
     else:
         row = (record.tenant, record.key, write.expected, *mutable)
     plain = _is_plain(write)
-    return Item(write, record.tenant, record.key, row, plain, list(map(_plain_line if plain else _line, write.events)))
+    return Item(
+        write, record.tenant, record.key, row, plain, list(map(_plain_line if plain else line_of, write.events))
+    )
 
 
 def _is_plain(write: Write) -> bool:
@@ -155,7 +158,7 @@ def many(items: Sequence[Item]) -> tuple[str, list[Row]]:
     # Half of the columns say the same of every call; binding them once is half of the work here.
     arrays = [column[:1] if _all_equal(column) else column for column in picked]
     if not plain:
-        told = [(at, *_line(event)) for at, item in enumerate(ordered, 1) for event in item.write.events]
+        told = [(at, *line_of(event)) for at, item in enumerate(ordered, 1) for event in item.write.events]
         arrays += columns(told, 1 + len(events.KINDS))
     if bodies:
         kept = [(at, blob.digest, blob.data) for at, item in enumerate(ordered, 1) for blob in item.write.blobs]

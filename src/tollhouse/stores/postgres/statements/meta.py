@@ -23,7 +23,8 @@ LOCK_MIGRATIONS = "SELECT pg_advisory_xact_lock(7526472301)"
 # Tables that a crash would empty.
 UNLOGGED = (
     "SELECT relname FROM pg_class WHERE relpersistence <> 'p'"
-    " AND oid IN (to_regclass('@calls'), to_regclass('@events'), to_regclass('@owners'), to_regclass('@blobs'))"
+    " AND oid IN (to_regclass('@calls'), to_regclass('@events'), to_regclass('@owners'), to_regclass('@blobs'),"
+    " to_regclass('@runs'), to_regclass('@wakes'), to_regclass('@definitions'), to_regclass('@access_keys'))"
 )
 
 SERVER_US = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
