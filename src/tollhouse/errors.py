@@ -523,6 +523,20 @@ class WrongHost(InvalidRequest):
     default_remedy = "Address the server by a name that it was told to answer to."
 
 
+class SigningKeyUnusable(TollhouseError):
+    """The key that signs proofs cannot be read, or others can read it."""
+
+    code = "signing_key_unusable"
+    default_remedy = "Give the key back to this user alone, or move it away; a new one is made on the next start."
+
+
+class ProofUnreadable(TollhouseError):
+    """What should be verified is no proof, no public key or no file of anchors."""
+
+    code = "proof_unreadable"
+    default_remedy = "Name the file that `tollhouse runs proof` or `tollhouse calls proof` wrote."
+
+
 class InvalidCursor(TollhouseError):
     """The cursor or event id belongs to something else, or lies beyond the end."""
 

@@ -74,7 +74,8 @@ def repaired(record: CallRecord, tool: Tool[Any], arguments: Mapping[str, Any], 
             return advance(record, now_us, "bookkeeping_gap", facts, due_at_us=now_us + 10 * REPAIR_AFTER_US)
         attempts[attempt.id] = replace(attempt, cost=cost)
     extra = {name: value for name, value in record.extra.items() if name != "cost_gap"}
-    repairs: dict[str, Any] = {"what": "cost", "attempts": [a.id for a in missing]}
+    costs = {a.id: attempts[a.id].cost for a in missing}
+    repairs: dict[str, Any] = {"what": "cost", "attempts": list(costs), "costs": costs}
     due_us = record.due_at_us if record.state in (State.IN_DOUBT, State.ACCEPTED) else None
     return advance(
         record, now_us, "gap_repaired", repairs, attempts=tuple(attempts.values()), extra=extra, due_at_us=due_us

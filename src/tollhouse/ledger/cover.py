@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
 
 from tollhouse.ledger.change import Draft
 from tollhouse.ledger.compact import compact_encoder
