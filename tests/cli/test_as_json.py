@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from tollhouse import Tollhouse, read, tool
-from tollhouse.house.as_json import call_as_json, facts_as_json, moment, outcome_as_json
-from tollhouse.ledger.plain import plain_json
+from tollhouse.house.as_json import call_as_json, facts_as_json, outcome_as_json
+from tollhouse.ledger.plain import moment, plain_json
 
 CASES: list[tuple[Any, Any]] = [
     (None, None),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -18,18 +17,9 @@ from tollhouse.gate.outcome import Outcome
 from tollhouse.gate.results import Unavailable
 from tollhouse.gate.view import HistoryLine, RecordedCall
 from tollhouse.ledger.codec import from_tree, loads, to_tree
-from tollhouse.ledger.plain import plain_json
+from tollhouse.ledger.plain import moment, plain_json
 from tollhouse.ledger.purging import purged_at_us
 from tollhouse.ledger.record import Approval, Attempt, CallRecord, Settlement, State, Stored
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def moment(at_us: int | None) -> str | None:
-    """A time of the store's clock as an ISO 8601 string in UTC."""
-    if at_us is None:
-        return None
-    return (_EPOCH + timedelta(microseconds=at_us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def call_as_json(call: RecordedCall) -> dict[str, Any]:

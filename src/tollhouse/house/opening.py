@@ -18,6 +18,7 @@ from tollhouse.ledger.clock import StoreClock, boot_us
 from tollhouse.ledger.ids import Prefix, SystemIds
 from tollhouse.ledger.lease import LeaseKeeper, check_lease
 from tollhouse.ledger.store import Store
+from tollhouse.runs.lineage import RunCheck
 from tollhouse.settings import HouseSettings
 from tollhouse.stores import open_store
 
@@ -98,7 +99,7 @@ async def _core(store: Store, toolbox: Toolbox, settings: HouseSettings, local_u
         clock=clock,
         ids=ids,
         keeper=keeper,
-        gates=(*settings.gates, ApprovalCheck()),
+        gates=(*settings.gates, RunCheck(store), ApprovalCheck()),
         ceilings=settings.ceilings,
         on_event=settings.on_event,
         threads=ThreadPool(settings.threads),

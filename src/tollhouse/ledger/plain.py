@@ -6,6 +6,7 @@ form, such as ``{"$float": "nan"}``.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tollhouse.errors import InvalidArguments
@@ -13,6 +14,15 @@ from tollhouse.ledger.codec import to_tree
 
 _LONG_INT_BITS = 14_000
 """Integers beyond this have more decimal digits than JSON readers and writers take."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(at_us: int | None) -> str | None:
+    """A time of the store's clock as an ISO 8601 string in UTC, to the microsecond; None stays None."""
+    if at_us is None:
+        return None
+    return (_EPOCH + timedelta(microseconds=at_us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def plain_json(value: Any) -> Any:

@@ -14,9 +14,9 @@ from tollhouse.errors import UnknownRun
 from tollhouse.ledger.change import Draft
 from tollhouse.ledger.compact import compact_encoder
 from tollhouse.ledger.events import Event, seal
-from tollhouse.ledger.record import replace
+from tollhouse.ledger.record import CallRecord, replace
 from tollhouse.ledger.run_record import RunRecord, RunRefusal, RunStore, RunWrite, run_stream
-from tollhouse.ledger.store import Blob
+from tollhouse.ledger.store import Blob, Query
 from tollhouse.models.port import Ask, AssistantMessage, Message, ToolMessage, UserMessage, message_of
 from tollhouse.runs.body import body_of
 from tollhouse.runs.states import RunEvent
@@ -38,6 +38,8 @@ class JournalStore(RunStore, Protocol):
     async def events(self, tenant: str, stream: str, after: int = 0, limit: int = 10_000) -> list[Event]: ...
 
     async def blob(self, tenant: str, digest: str) -> bytes | None: ...
+
+    async def find(self, tenant: str, query: Query) -> list[CallRecord]: ...
 
 
 class RunStale(Exception):
@@ -138,6 +140,8 @@ class Journal:
     results: dict[str, ToolMessage] = field(default_factory=dict)
     answer: AssistantMessage | None = None
     """The last answer, when it asks for nothing: final, unless a check rejects it."""
+    cut: bool = False
+    """Whether that answer was cut off at its greatest length."""
     passed: bool = False
     """Whether a verifier passed that answer."""
     rejections: int = 0
@@ -170,6 +174,7 @@ class Journal:
                 message = message_of(facts["message"])
                 assert isinstance(message, AssistantMessage)
                 self.turn, self.asks, self.passed = facts["turn"], message.asks, False
+                self.cut = facts["finish_reason"] == "length"
                 self.messages.append(message)
                 self.answer = None if message.asks else message
             case RunEvent.CALLS_SETTLED:

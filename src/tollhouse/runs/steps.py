@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,9 @@ from tollhouse.runs.results import Result, asked
 from tollhouse.runs.states import FINISHED, RUN_TABLE, RunEvent, RunState
 
 _E, _S = RunEvent, RunState
+
+INLINE_OUTPUT_MOST = 16 * 1024
+"""An output of more characters is in the journal only, so that lists of runs stay light."""
 
 
 @value_type
@@ -108,8 +112,8 @@ def calls_settled(
     )
 
 
-def paused(before: RunRecord, waiting: tuple[Waiting, ...], now_us: int) -> RunChange:
-    """Nothing more can be done now: the run becomes rows only."""
+def paused(before: RunRecord, waiting: tuple[Waiting, ...], latest_us: int | None, now_us: int) -> RunChange:
+    """Nothing more can be done now: the run becomes rows only. ``latest_us``: the end of its time; None: no end."""
     body = body_of(before)
     drafts: tuple[Draft, ...] = ()
     due = [each for each in waiting if each.due_at_us is not None and each.due_at_us <= now_us]
@@ -118,7 +122,7 @@ def paused(before: RunRecord, waiting: tuple[Waiting, ...], now_us: int) -> RunC
         waiting = tuple(replace(each, reminded=True) if each.id in ids else each for each in waiting)
         drafts = (Draft(_E.REMINDED, {"state": before.state, "ids": ids}),)
     state = next(STATE_OF[kind] for kind in STATE_OF if any(each.kind == kind for each in waiting))
-    times = [each.due_at_us for each in waiting if each.due_at_us is not None]
+    times = [at_us for at_us in (latest_us, *(each.due_at_us for each in waiting)) if at_us is not None]
     change = _moved(
         before,
         _E.WAITING,
@@ -186,7 +190,8 @@ def verified(before: RunRecord, passed: bool, text: str, attempts: Sequence[Any]
 
 def succeeded(before: RunRecord, output: Any, now_us: int) -> RunChange:
     """Finished with an output."""
-    body = replace(body_of(before), output=output, waiting=(), reason=None)
+    fits = len(json.dumps(output)) <= INLINE_OUTPUT_MOST
+    body = replace(body_of(before), output=output if fits else None, waiting=(), reason=None)
     due_at_us = now_us if before.parent_key is not None else None
     return _moved(
         before,

@@ -1,0 +1,193 @@
+"""The local driver: takes runs that nobody drives and advances them until they wait or end.
+
+Any number of processes may drive over one store. A run belongs to the process that claimed it for as long as that
+process keeps its lease, however long a step takes; a process that starts takes nothing from the living. When a process
+ends, what it had in hand is handed over, or taken over once its lease has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from functools import partial
+
+from tollhouse.errors import ExtraMissing, HouseClosed, StoreUnavailable, TollhouseError, UnknownAgent
+from tollhouse.ledger.run_record import RunRecord
+from tollhouse.runs.advance import Drive, Lost
+from tollhouse.runs.live import Moved
+from tollhouse.runs.service import Runs
+from tollhouse.runs.states import RunState
+
+log = logging.getLogger("tollhouse")
+
+AT_ONCE = 200
+"""Runs in hand of one process; others wait for a driver, here or elsewhere."""
+PAUSE_FIRST_S, PAUSE_MOST_S = 0.05, 5.0
+DEFECTS_MOST = 3
+"""Steps in a row that end in an error nobody foresaw before the run fails with it."""
+
+
+class LocalDriver:
+    """Drives the runs of one house. ``agents`` None: of every agent; ``every_s``: the pause between rounds."""
+
+    name = "local"
+
+    def __init__(
+        self, runs: Runs, *, agents: Collection[str] | None = None, every_s: float = 0.25, at_once: int = AT_ONCE
+    ) -> None:
+        self._runs, self._agents, self._every_s, self._at_once = runs, agents, every_s, at_once
+        self._in_hand: dict[str, asyncio.Task[None]] = {}
+        self._dropped: set[str] = set()
+        """Runs that this process still owns but let go of, when the store was away."""
+        self._poked = asyncio.Event()
+        self._stopping = False
+        self._loop: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self.last_round_s: float | None = None
+        """When the store was last looked at, on ``time.monotonic``; for health checks."""
+
+    def start(self) -> None:
+        """Begin, on the running loop."""
+        self._runs.on_start = self._poked.set
+        self._loop = asyncio.create_task(self._rounds())
+        self._listener = asyncio.create_task(self._stop_cancelled())
+
+    @property
+    def in_hand(self) -> int:
+        """How many runs this process drives now."""
+        return len(self._in_hand)
+
+    async def stop(self, grace_s: float = 10.0) -> None:
+        """Take no more runs; hand each over after its step, or after ``grace_s`` in the middle of it."""
+        self._stopping = True
+        for task in (self._loop, self._listener):
+            if task is not None:
+                task.cancel()
+        tasks = list(self._in_hand.values())
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def round(self) -> int:
+        """Take what may be taken now, without waiting for it; how many runs that were."""
+        room = self._at_once - len(self._in_hand)
+        if room <= 0:
+            return 0
+        found = await self._runs.store.runs_to_take(
+            self._runs.tenant, self.name, room + len(self._in_hand), agents=self._agents
+        )
+        self.last_round_s = time.monotonic()
+        found += await self._dropped_runs()
+        fresh = [record for record in found if record.id not in self._in_hand][:room]
+        for record in fresh:
+            task = asyncio.create_task(self._drive(record))
+            self._in_hand[record.id] = task
+            task.add_done_callback(partial(self._out_of_hand, record.id))
+        return len(fresh)
+
+    async def _dropped_runs(self) -> list[RunRecord]:
+        dropped, self._dropped = self._dropped, set()
+        found = [await self._runs.store.run(self._runs.tenant, run_id) for run_id in dropped]
+        return [record for record in found if record is not None and record.state == RunState.RUNNING]
+
+    async def settle(self) -> None:
+        """Drive until nothing can be done now: every run waits or has ended. For tests and one-shot commands."""
+        while await self.round() or self._in_hand:
+            if self._in_hand:
+                await asyncio.wait(list(self._in_hand.values()), return_when=asyncio.FIRST_COMPLETED)
+
+    def _out_of_hand(self, run_id: str, _done: asyncio.Task[None]) -> None:
+        self._in_hand.pop(run_id, None)
+        self._poked.set()
+
+    async def _rounds(self) -> None:
+        while True:
+            self._poked.clear()
+            try:
+                await self.round()
+            except TollhouseError as error:
+                log.warning("driver_waits code=%s", error.code, extra={"tollhouse": {"code": error.code}})
+            except Exception:
+                log.exception("driver_round_failed")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._poked.wait(), self._every_s * random.uniform(0.75, 1.25))
+
+    async def _stop_cancelled(self) -> None:
+        """A run that was cancelled in this process stops at once, whatever its model or its tools are doing."""
+        with self._runs.bus.subscribe("*") as queue:
+            while True:
+                moved = await queue.get()
+                if isinstance(moved, Moved) and moved.run_id in self._in_hand:
+                    record = await self._runs.store.run(self._runs.tenant, moved.run_id)
+                    if record is not None and record.state == RunState.CANCELLED:
+                        self._in_hand[moved.run_id].cancel()
+
+    # -- one run -----------------------------------------------------------------------------------------
+
+    async def _drive(self, record: RunRecord) -> None:
+        try:
+            if record.finished:
+                await self._runs.tidy(record)
+            elif (drive := await self._claimed(record)) is not None:
+                await self._see_through(drive)
+        except Lost:
+            log.debug("run_in_other_hands run=%s", record.id)
+        except (HouseClosed, StoreUnavailable) as away:
+            # What it had in hand is taken up again once the store is back: the claim is still this process's.
+            log.warning("run_waits_for_store run=%s code=%s", record.id, away.code)
+            self._dropped.add(record.id)
+        except Exception:
+            log.exception("run_not_driven run=%s", record.id)
+
+    async def _claimed(self, record: RunRecord) -> Drive | None:
+        try:
+            return await self._runs.claim(record)
+        except (UnknownAgent, ExtraMissing) as missing:
+            log.warning("run_not_claimed run=%s code=%s", record.id, missing.code)
+            return None
+
+    async def _see_through(self, drive: Drive) -> None:
+        """Advance until it waits or ends. A stop in the middle of a step hands the run over as it stands."""
+        try:
+            step = await self._step(drive)
+            while step == "continue" and not self._stopping:
+                step = await self._step(drive)
+            if step == "continue":
+                await drive.release()
+        except asyncio.CancelledError:
+            if drive.record.state == RunState.RUNNING:
+                with suppress(Lost, TollhouseError):
+                    await drive.release()
+            raise
+        if drive.record.finished:
+            await self._runs.tidy(drive.record)
+
+    async def _step(self, drive: Drive) -> str:
+        """One step, however long the store is away meanwhile: asking again is always right."""
+        pause_s, defects = PAUSE_FIRST_S, 0
+        while True:
+            try:
+                return (await drive.step()).kind
+            except HouseClosed:
+                raise
+            except StoreUnavailable as away:
+                if self._stopping:
+                    raise
+                log.warning("run_waits_for_store run=%s code=%s", drive.record.id, away.code)
+            except ExtraMissing as missing:
+                return (await drive.fail(missing.code, str(missing))).kind
+            except (Lost, asyncio.CancelledError):
+                raise
+            except Exception as error:
+                defects += 1
+                log.exception("run_step_failed run=%s", drive.record.id)
+                if defects == DEFECTS_MOST:
+                    return (await drive.fail("internal_error", f"The loop met {type(error).__name__}.")).kind
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(PAUSE_MOST_S, pause_s * 2)

@@ -1,0 +1,107 @@
+"""What a run leaves when it ends: calls that nobody may run any more, children, and the call of its parent.
+
+A run ends in one commit. The rest is done after it, by whoever finds it undone, and may be repeated: so a process that
+dies in between strands nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from tollhouse.contract.answers import happened
+from tollhouse.contract.terms import Effect
+from tollhouse.doubt.callbacks import report
+from tollhouse.doubt.people import People
+from tollhouse.errors import NotAllowed, NotEntitled, UnknownCall
+from tollhouse.gate.core import Core
+from tollhouse.ledger.ids import Prefix
+from tollhouse.ledger.record import CallRecord, State
+from tollhouse.ledger.run_record import RunQuery, RunRecord
+from tollhouse.ledger.store import Query
+from tollhouse.runs import steps
+from tollhouse.runs.body import body_of
+from tollhouse.runs.journal import JournalStore, RunStale, commit
+from tollhouse.runs.states import RunState
+
+CancelChild = Callable[[str, str, str], Awaitable[None]]
+PAGE = 500
+
+_LEFT = (State.DEPARTED, State.ACCEPTED, State.IN_DOUBT, State.SUCCEEDED)
+"""States of a call that left the house, or may have."""
+_OPEN = (State.HELD, State.READY, State.DEPARTED, State.ACCEPTED, State.IN_DOUBT)
+
+
+class Ending:
+    """Tidies up after finished runs. One per process."""
+
+    def __init__(self, core: Core, people: People, store: JournalStore) -> None:
+        self._core, self._people, self._store = core, people, store
+
+    async def left(self, run: RunRecord) -> list[dict[str, Any]]:
+        """The calls of the run that left, or may have: what a cancel cannot take back."""
+        return [
+            {"key": call.key, "tool": call.tool, "call_state": call.state.value}
+            async for call in self._calls(run)
+            if call.state in _LEFT and call.effect != Effect.READ
+        ]
+
+    async def tidy(self, run: RunRecord, cancel_child: CancelChild) -> RunRecord:
+        """Do what is left to do about a finished run; the run as it then stands."""
+        await self._store.forget_wakes(run.tenant, run.id)
+        if run.due_at_us is None:
+            return run
+        forbidden: list[str] = []
+        if run.state != RunState.SUCCEEDED:
+            forbidden = await self._forbid_calls(run)
+            await self._cancel_children(run, cancel_child)
+        told = await self._tell_parent(run)
+        change = steps.tidied(run, forbidden, told, self._core.clock.now_us())
+        try:
+            return (await commit(self._store, change, self._core.ids.new(Prefix.DECISION)))[0]
+        except RunStale as stale:
+            return stale.record or run  # another process was as quick
+
+    async def _calls(self, run: RunRecord) -> AsyncIterator[CallRecord]:
+        query = Query(scope=run.id, limit=PAGE)
+        while page := await self._store.find(run.tenant, query):
+            for call in page:
+                yield call
+            query = Query(scope=run.id, limit=PAGE, before=(page[-1].created_at_us, page[-1].key))
+
+    async def _forbid_calls(self, run: RunRecord) -> list[str]:
+        """Refuse what has not left; forbid that the rest is sent again."""
+        forbidden = []
+        async for call in self._calls(run):
+            if call.state not in _OPEN:
+                continue
+            try:
+                await self._people.cancel(call.key, by=run.requested_by, reason=f"its run {run.id} is {run.state}")
+            except NotAllowed:
+                continue  # it ended by itself
+            forbidden.append(call.key)
+        return forbidden
+
+    async def _cancel_children(self, run: RunRecord, cancel_child: CancelChild) -> None:
+        query = RunQuery(parent_run_id=run.id, limit=PAGE)
+        while page := await self._store.find_runs(run.tenant, query):
+            for child in page:
+                if not child.finished:
+                    await cancel_child(child.id, run.requested_by, f"its parent {run.id} is {run.state}")
+            query = RunQuery(parent_run_id=run.id, limit=PAGE, before=(page[-1].created_at_us, page[-1].id))
+
+    async def _tell_parent(self, run: RunRecord) -> str | None:
+        """The call whose effect this run is happened, whatever the run came to: its end is that call's result."""
+        if run.parent_key is None:
+            return None
+        try:
+            await report(self._core, run.parent_key, happened(end_of(run)), run.id)
+        except (NotAllowed, NotEntitled, UnknownCall):
+            return None  # settled otherwise; its look-up finds the run by itself
+        return run.parent_key
+
+
+def end_of(run: RunRecord) -> dict[str, Any]:
+    """What the parent of a finished run hears of it."""
+    body = body_of(run)
+    return {"run": run.id, "state": run.state, "output": body.output, "reason": body.reason}

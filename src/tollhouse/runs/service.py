@@ -1,0 +1,364 @@
+"""Runs as every surface uses them: start, look, answer, raise limits, cancel, run again; and what drivers drive with.
+
+One :class:`Runs` per opened house. It holds no run: everything is in the store, so any number of processes may serve
+the same runs.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from tollhouse.doubt.people import People
+from tollhouse.errors import (
+    RunConflict,
+    RunNotAllowed,
+    ThreadBusy,
+    UnknownQuestion,
+    UnknownRun,
+)
+from tollhouse.gate.core import Core
+from tollhouse.gate.gate import Gate
+from tollhouse.ledger.events import Event
+from tollhouse.ledger.ids import Prefix
+from tollhouse.ledger.run_record import RunQuery, RunRecord, RunRefusal, run_stream
+from tollhouse.models.port import Message, Model, UserMessage, message_of
+from tollhouse.runs import steps
+from tollhouse.runs.advance import Drive, Lost, Shared, Step
+from tollhouse.runs.agents import Agent
+from tollhouse.runs.body import Body, Effects, body_of
+from tollhouse.runs.calls import Calls
+from tollhouse.runs.ending import Ending
+from tollhouse.runs.journal import (
+    JournalStore,
+    RunStale,
+    StartRefused,
+    commit,
+    facts_of,
+)
+from tollhouse.runs.live import Bus, Moved
+from tollhouse.runs.registry import agent_version, keep_catalogue
+from tollhouse.runs.starting import Start, check_limits, check_name, check_start, digest_of
+from tollhouse.runs.states import RunEvent, RunState
+from tollhouse.runs.steps import RunChange
+from tollhouse.runs.view import RunView, view_of
+
+
+class Runs:
+    """See the module's docstring.
+
+    Every method may raise :class:`StoreUnavailable`; those that take an id :class:`UnknownRun`. What a method returns
+    is durable.
+    """
+
+    def __init__(self, core: Core, gate: Gate, people: People, model: Model, store: JournalStore) -> None:
+        self._core, self._people, self._store = core, people, store
+        self.bus = Bus()
+        self._shared = Shared(core, store, Calls(core, gate, people, store), model, self.bus)
+        self._ending = Ending(core, people, store)
+        self._catalogue: str | None = None
+        self._versions: dict[str, Agent] = {}
+        self.on_start: Callable[[], None] = lambda: None
+        """Called when a run may go on, so that a driver of this process need not wait for its next round."""
+
+    @property
+    def tenant(self) -> str:
+        return self._core.tenant
+
+    @property
+    def store(self) -> JournalStore:
+        """The store, for drivers and readings."""
+        return self._store
+
+    @property
+    def model(self) -> Model:
+        return self._shared.model
+
+    # -- starting ----------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        agent: str,
+        input: str,
+        *,
+        by: str,
+        key: str | None = None,
+        thread: str | None = None,
+        messages: tuple[Message, ...] = (),
+        driver: str = "local",
+        agent_version: str | None = None,
+        limits: Mapping[str, Any] | None = None,
+        parent_run_id: str | None = None,
+        parent_key: str | None = None,
+    ) -> RunView:
+        """Start a run of ``agent``; it is queued for a driver.
+
+        ``key``: names this start, 1 to 200 characters as a call's key; the same start again returns the run that is
+        there (``started_before``). ``messages`` stand before the input. ``thread``: a conversation that it continues.
+        ``agent_version`` None: the newest. ``limits`` tighten the agent's. Raises :class:`UnknownAgent`,
+        :class:`InvalidSetting`, :class:`InvalidKey`, :class:`RunConflict` for another start under the key and
+        :class:`ThreadBusy` while a run of the thread has not finished.
+        """
+        start = Start(
+            agent=agent,
+            by=by,
+            key=key,
+            thread=thread,
+            messages=(*messages, UserMessage(input)),
+            driver=driver,
+            limits=limits,
+            parent_run_id=parent_run_id,
+            parent_key=parent_key,
+        )
+        check_start(start)
+        return await self._start(start, await self._version(agent, agent_version))
+
+    async def rerun(
+        self,
+        run_id: str,
+        *,
+        by: str,
+        key: str | None = None,
+        effects: Effects = "hold",
+        agent_version: str | None = None,
+    ) -> RunView:
+        """Start the same run once more, from its inputs in full.
+
+        ``effects``: what happens to an effect that its lineage had, or may have had: ``hold`` it for people, ``reuse``
+        what is recorded, or ``repeat`` it; the choice is on record. ``agent_version`` None: that of the run itself.
+        Raises :class:`RunNotAllowed` while the run has not ended.
+        """
+        source = await self._record(run_id)
+        if not source.finished and source.state != RunState.LIMIT_REACHED:
+            raise RunNotAllowed(f"{run_id} is {source.state}; only a run that has ended can be run again.")
+        first = (await self._store.events(self.tenant, run_stream(run_id), 0, 1))[0]
+        facts = await facts_of(self._store, self.tenant, first)
+        start = Start(
+            agent=source.agent,
+            by=by,
+            key=key,
+            messages=tuple(message_of(each) for each in facts["messages"]),
+            driver=source.driver,
+            source_run_id=source.id,
+            attempt_no=source.attempt_no + 1,
+            effects=effects,
+            continues=body_of(source).continues,
+        )
+        check_start(start)
+        return await self._start(start, await self._version(source.agent, agent_version or source.agent_version))
+
+    async def _start(self, start: Start, agent: Agent) -> RunView:
+        if self._catalogue is None:
+            now_us = self._core.clock.now_us()
+            self._catalogue = await keep_catalogue(self._store, self.tenant, self._core.tools.all(), now_us)
+        continues = start.continues or await self._continued(start)
+        record = self._new(start, agent, continues)
+        try:
+            record, _ = await commit(self._store, steps.started(record, start.facts(agent, self._catalogue)), record.id)
+        except StartRefused as refused:
+            return self._standing(start, refused)
+        self.bus.tell(Moved(record.id, record.head_seq))
+        self.on_start()
+        return view_of(record)
+
+    def _new(self, start: Start, agent: Agent, continues: str | None) -> RunRecord:
+        now_us = self._core.clock.now_us()
+        limits = agent.limits if start.limits is None else check_limits(agent.limits, start.limits, tighten=True)
+        return RunRecord(
+            tenant=self.tenant,
+            id=self._core.ids.new(Prefix.RUN),
+            agent=agent.name,
+            agent_version=agent.version,
+            driver=start.driver,
+            state=RunState.QUEUED.value,
+            version=1,
+            owner=None,
+            start_key=start.key,
+            start_digest=digest_of(start),
+            thread=start.thread,
+            parent_run_id=start.parent_run_id,
+            parent_key=start.parent_key,
+            source_run_id=start.source_run_id,
+            attempt_no=start.attempt_no,
+            requested_by=start.by,
+            created_at_us=now_us,
+            updated_at_us=now_us,
+            due_at_us=now_us,
+            finished=False,
+            head_seq=0,
+            head_hash="",
+            body=Body(limits=limits, effects=start.effects, continues=continues).text,
+        )
+
+    def _standing(self, start: Start, refused: StartRefused) -> RunView:
+        """What stands against a start: the very same start, or another."""
+        standing = refused.record
+        named = "another run" if standing is None else standing.id
+        if refused.refusal is RunRefusal.BUSY:
+            raise ThreadBusy(f"The thread {start.thread} has an unfinished run: {named}.")
+        if standing is None or standing.start_digest != digest_of(start):
+            raise RunConflict(f"The key {start.key} belongs to another start: {named}.")
+        return view_of(standing, started_before=True)
+
+    async def _continued(self, start: Start) -> str | None:
+        """The run of the thread before this one."""
+        if start.thread is None:
+            return None
+        before = await self._store.find_runs(self.tenant, RunQuery(thread=start.thread, limit=1))
+        return before[0].id if before and before[0].finished else None
+
+    async def _version(self, agent: str, version: str | None) -> Agent:
+        return await agent_version(self._store, self.tenant, agent, version)
+
+    # -- looking -----------------------------------------------------------------------------------------
+
+    async def get(self, run_id: str) -> RunView:
+        """The run as it stands."""
+        return await self._seen(await self._record(run_id))
+
+    async def list(self, query: RunQuery | None = None) -> list[RunView]:
+        """Runs, newest first, one page of them; their outputs only where they are short."""
+        return [view_of(record) for record in await self._store.find_runs(self.tenant, query or RunQuery())]
+
+    async def count(self) -> dict[str, int]:
+        """How many runs stand in each state."""
+        counted = await self._store.count_runs(self.tenant)
+        return {state.value: counted.get(state.value, 0) for state in RunState}
+
+    async def events(self, run_id: str, after: int = 0, limit: int = 1000) -> builtins.list[Event]:
+        """The journal after ``after``; their facts are read with :meth:`facts`."""
+        return await self._store.events(self.tenant, run_stream(run_id), after, limit)
+
+    async def facts(self, event: Event) -> dict[str, Any]:
+        """The facts of an event, bodies put back."""
+        return await facts_of(self._store, self.tenant, event)
+
+    async def agent_of(self, record: RunRecord) -> Agent:
+        """The version of the agent that the run runs."""
+        if record.agent_version not in self._versions:
+            self._versions[record.agent_version] = await self._version(record.agent, record.agent_version)
+        return self._versions[record.agent_version]
+
+    async def _record(self, run_id: str) -> RunRecord:
+        record = await self._store.run(self.tenant, run_id)
+        if record is None:
+            raise UnknownRun(f"No run is recorded under {run_id[:100]}.")
+        return record
+
+    async def _seen(self, record: RunRecord) -> RunView:
+        view = view_of(record)
+        if view.state is RunState.SUCCEEDED and view.output is None:
+            return view_of(record, await self._output(record))
+        return view
+
+    async def _output(self, record: RunRecord) -> Any:
+        """An output too long for the row is in the journal."""
+        after = max(0, record.head_seq - 10)
+        for event in await self._store.events(self.tenant, run_stream(record.id), after):
+            if event.kind == RunEvent.SUCCEEDED:
+                return (await self.facts(event))["output"]
+        return None
+
+    # -- people ------------------------------------------------------------------------------------------
+
+    async def answer(self, run_id: str, question_id: str, text: str, *, by: str) -> RunView:
+        """Answer a question of the run; it goes on by itself. Raises :class:`UnknownQuestion`, or
+        :class:`RunNotAllowed` when the run has ended."""
+        check_name(by)
+
+        def change_of(record: RunRecord) -> RunChange:
+            body = body_of(record)
+            if record.finished:
+                raise RunNotAllowed(f"{run_id} is {record.state}: nobody waits for the answer.")
+            asked = any(each.id == question_id and each.kind == "answer" for each in body.waiting)
+            if not asked or question_id in (body.answers or {}):
+                raise UnknownQuestion(f"{run_id} has no open question {question_id[:100]}.")
+            return steps.question_answered(record, question_id, text, by, self._core.clock.now_us())
+
+        return await self._decide(run_id, change_of)
+
+    async def raise_limits(self, run_id: str, limits: Mapping[str, Any], *, by: str) -> RunView:
+        """Let a run that reached a limit go on. ``limits``: those that change, by name; None: no limit."""
+        check_name(by)
+
+        def change_of(record: RunRecord) -> RunChange:
+            raised = check_limits(body_of(record).limits, limits, tighten=False)
+            return steps.limits_raised(record, raised, by, self._core.clock.now_us())
+
+        return await self._decide(run_id, change_of)
+
+    async def cancel(self, run_id: str, *, by: str, reason: str = "") -> RunView:
+        """Stop a run, at once. What it had not sent is not sent; what had left is named in its history.
+
+        Its children are cancelled too. Cancelling a cancelled run changes nothing. Raises :class:`RunNotAllowed` for
+        one that ended otherwise.
+        """
+        check_name(by)
+        record = await self._record(run_id)
+        while record.state != RunState.CANCELLED:
+            left = await self._ending.left(record)
+            now_us = self._core.clock.now_us()
+            change = steps.cancelled(record, by, reason or "no reason given", left, now_us)
+            try:
+                record, _ = await commit(self._store, change, self._core.ids.new(Prefix.DECISION))
+            except RunStale as stale:
+                record = stale.record or await self._record(run_id)
+                continue
+            self.bus.tell(Moved(record.id, record.head_seq))
+            record = await self.tidy(record)
+        return await self._seen(record)
+
+    async def _decide(self, run_id: str, change_of: Callable[[RunRecord], RunChange]) -> RunView:
+        """Write a person's change, decided anew when the run moved meanwhile."""
+        record = await self._record(run_id)
+        while True:
+            try:
+                record, _ = await commit(self._store, change_of(record), self._core.ids.new(Prefix.DECISION))
+            except RunStale as stale:
+                record = stale.record or await self._record(run_id)
+                continue
+            self.bus.tell(Moved(record.id, record.head_seq))
+            self.on_start()
+            return await self._seen(record)
+
+    # -- driving -----------------------------------------------------------------------------------------
+
+    async def claim(self, record: RunRecord) -> Drive:
+        """Take a run in hand. Raises :class:`Lost` when somebody else has it, or it has ended."""
+        if record.finished:
+            raise Lost
+        agent = await self.agent_of(record)
+        if record.owner is not None and record.owner == self._core.owner_id:
+            return await Drive.resume(self._shared, record, agent)
+        return await Drive.claim(self._shared, record, agent)
+
+    async def advance(self, run_id: str) -> Step:
+        """Make one step of a run that nobody drives, and hand it over again unless it ended or waits.
+
+        Raises :class:`RunNotAllowed` when another process has it in hand.
+        """
+        record = await self._record(run_id)
+        if record.finished:
+            return Step("done", await self.tidy(record))
+        try:
+            drive = await self.claim(record)
+            step = await drive.step()
+            if step.kind == "continue":
+                await drive.release()
+        except Lost:
+            raise RunNotAllowed(f"{run_id} is in other hands.") from None
+        return Step(step.kind, drive.record)
+
+    async def tidy(self, record: RunRecord) -> RunRecord:
+        """Finish what a finished run left: its calls, its children, the call of its parent. Right to repeat."""
+        return await self._ending.tidy(record, self._cancel_child)
+
+    async def _cancel_child(self, run_id: str, by: str, reason: str) -> None:
+        with suppress(RunNotAllowed):  # it ended by itself meanwhile
+            await self.cancel(run_id, by=by, reason=reason)
+
+    def hold_nothing_between_steps(self) -> None:
+        """For tests: every step begins from the store, as if another process made it."""
+        self._shared.reread_every_step = True
