@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -26,7 +27,11 @@ ROUTERS: tuple[APIRouter, ...] = (calls.router, decisions.router, overview.route
 
 
 class API(FastAPI):
-    """FastAPI with the guard around everything. ``state`` holds ``house``, ``access`` and ``runs`` (or None)."""
+    """FastAPI with the guard around everything.
+
+    ``state`` holds ``house``, ``access``, ``runs`` (or None), ``health``, and ``stopping``, an event that is set when
+    the server is about to stop: streams end then.
+    """
 
     guard: dict[str, Any]
 
@@ -66,6 +71,7 @@ def create_app(
         hosts = LOOPBACK
     app.guard = {"hosts": hosts, "body_most": body_most, "body_timeout_s": body_timeout_s}
     app.state.house, app.state.access, app.state.runs = house, access, runs
+    app.state.stopping = asyncio.Event()
     app.state.health, app.state.probes = Health(house, None, house.tenant), dict(probes or {})
     for router in (*ROUTERS, *routers):
         for route in router.routes:

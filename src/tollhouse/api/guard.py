@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tollhouse.api.problems import problem, unexpected
-from tollhouse.errors import RequestTimedOut, RequestTooLarge, TollhouseError, WrongHost
+from tollhouse.errors import HouseClosed, RequestTimedOut, RequestTooLarge, TollhouseError, WrongHost
 
 log = logging.getLogger("tollhouse.api")
 
@@ -28,6 +28,7 @@ BODY_TIMEOUT_S = 30.0
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _DRAIN_MOST, _DRAIN_S = 64 * 1024 * 1024, 5.0
+_AFTERWARDS = "Send the request again with the same key once the server is back; that is safe."
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 _ALWAYS = (
@@ -65,6 +66,8 @@ class Guard:
             await self._app(scope, body.receive, exchange.send)
         except TollhouseError as error:
             await exchange.tell(error, receive)
+        except asyncio.CancelledError:  # the server stops; what the request began goes on in the house
+            await exchange.tell(HouseClosed("The server is stopping.", remedy=_AFTERWARDS, sent="maybe"), receive)
         except Exception as error:
             exchange.log_defect(error)
             await exchange.tell(unexpected(), receive)

@@ -104,6 +104,10 @@ class KeyRing:
         await self._store.keep_access_key(revoked)
         return revoked
 
+    async def now_us(self) -> int:
+        """The store's clock, by which keys expire."""
+        return await self._clock.now_us()
+
     async def get(self, key_id: str) -> AccessKey | None:
         """The key of that id."""
         return await self._store.access_key(self._tenant, key_id)
