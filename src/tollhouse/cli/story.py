@@ -288,6 +288,10 @@ def _bookkeeping_gap(facts: Facts) -> Iterator[Told]:
     )
 
 
+def _results_purged(_facts: Facts) -> Iterator[Told]:
+    yield Told("purged", "dim", "what came back was taken out of the ledger")
+
+
 def _gap_repaired(facts: Facts) -> Iterator[Told]:
     yield Told("gap closed", "dim", f"its {facts['what']} was computed after all")
 
@@ -319,6 +323,7 @@ TELLERS: dict[str, Callable[[Facts], Iterator[Told]]] = {
     "recorded": _recorded,
     "refused": _refused,
     "resent": _resent,
+    "results_purged": _results_purged,
     "retried": _retried,
     "settled": _settled,
     "upheld": _upheld,

@@ -54,6 +54,11 @@ class Event:
         return loaded.get(ROW)
 
 
+def event_row(event: Event) -> tuple[Any, ...]:
+    """The columns of an event, in the order of its fields."""
+    return tuple(getattr(event, name) for name in Event.__dataclass_fields__)
+
+
 class _Salts:
     """Random salts from a stock, as asking the system for each lets go of the interpreter every time."""
 

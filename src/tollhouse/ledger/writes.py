@@ -22,13 +22,18 @@ def write_of(
     owner: str | None = None,
     repeat: RepeatCheck | None = None,
     blobs: tuple[Blob, ...] = (),
+    at_us: int | None = None,
 ) -> Write:
-    """The guarded write that makes ``change`` durable; ``write_id`` names the decision, not each try of it."""
+    """The guarded write that makes ``change`` durable; ``write_id`` names the decision, not each try of it.
+
+    ``at_us``: when it happened; None: when the record says that it was last updated.
+    """
     before, record = change.before, change.record
     head_seq, head_hash = (0, "") if before is None else (before.head_seq, before.head_hash)
     body = dump_body(record)
     drafts = covered(change.drafts, call_digest(record, body))
-    events = seal(call_stream(record.key), head_seq, head_hash, drafts, record.updated_at_us, write_id)
+    at_us = record.updated_at_us if at_us is None else at_us
+    events = seal(call_stream(record.key), head_seq, head_hash, drafts, at_us, write_id)
     sealed = replace(record, head_seq=events[-1].seq, head_hash=events[-1].hash)
     return Write(
         record=sealed,

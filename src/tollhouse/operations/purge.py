@@ -13,8 +13,11 @@ from dataclasses import dataclass
 
 from tollhouse.contract.terms import US
 from tollhouse.doubt.compensation import compensation_key
+from tollhouse.ledger.change import Change, Draft
+from tollhouse.ledger.events import Event
 from tollhouse.ledger.purging import bodies_of, has_results, may_purge, tombstone, without_results
 from tollhouse.ledger.record import SETTLED, CallRecord, State
+from tollhouse.ledger.writes import write_of
 from tollhouse.stores import open_raw
 from tollhouse.stores.common.raw import RawLedger
 
@@ -54,7 +57,7 @@ async def purge(
         async for batch in _batches(ledger, tenant, before_us, states, results_only):
             done = {record.key for record in batch}
             if not dry_run:
-                changes = [(r, without_results(r) if results_only else tombstone(r, now_us)) for r in batch]
+                changes = [_purged_of(record, now_us, results_only=results_only) for record in batch]
                 bodies = {record.key: digests for record in batch if (digests := bodies_of(record))}
                 done = set(await ledger.purge(changes, bodies))
             counted.update(str(record.state) for record in batch if record.key in done)
@@ -73,6 +76,21 @@ async def _batches(
         wanted = [r for r in page if may_purge(r, before_us, states) and (has_results(r) or not results_only)]
         if batch := [record for record in wanted if not await _is_being_undone(ledger, record)]:
             yield batch
+
+
+def _purged_of(
+    record: CallRecord, now_us: int, *, results_only: bool
+) -> tuple[CallRecord, CallRecord, tuple[Event, ...]]:
+    """The record, what stays of it, and what its history says of that: the history of a tombstone is empty.
+
+    Losing results is no update of the call, so its age goes on counting towards the purge of the rest.
+    """
+    if not results_only:
+        return record, tombstone(record, now_us), ()
+    told = Draft("results_purged", {"state": record.state.value})
+    write_id = f"{record.key}~purge~{record.version}"
+    write = write_of(Change(record, without_results(record), (told,)), write_id, at_us=now_us)
+    return record, write.record, write.events
 
 
 async def _is_being_undone(ledger: RawLedger, record: CallRecord) -> bool:

@@ -1,6 +1,7 @@
 """Reconciling call by call: everything that departed has its decision, its settlement, its cost and its audit.
 
-The chains say that nothing was changed; this says that nothing is missing. What is still under way is *open*, not wrong.
+The chains say that nothing was changed; this says that nothing is missing. What is still under way is *open*, not
+wrong.
 """
 
 from __future__ import annotations

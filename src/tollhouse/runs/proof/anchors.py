@@ -1,8 +1,8 @@
 """Anchors: how far every chain had come, written down outside the database, so that cutting a chain off shows.
 
-An append-only file of JSON lines beside the signing key. Each line names heads of chains, carries the hash of the line
-before it, and is signed. Copies of it belong where the ledger's administrators cannot reach: whoever holds an older copy
-can tell that a chain of today is shorter than it was.
+An append-only file of JSON lines beside the signing key. Each line names heads of chains, carries the hash of the
+line before it, and is signed. Copies of it belong where the ledger's administrators cannot reach: whoever holds an
+older copy can tell that a chain of today is shorter than it was.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. ``record``: its name in the bundle; ``stream`` and ``seq`` where it is one of a chain."""
+    """One thing that is wrong. ``record``: its name in the bundle; ``stream`` and ``seq``: its place in a chain."""
 
     record: str
     what: str

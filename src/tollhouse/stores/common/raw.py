@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tollhouse.errors import StoreSchema
+from tollhouse.ledger.events import Event, event_row
 from tollhouse.ledger.record import CallRecord
 from tollhouse.ledger.rows import COLUMNS, mutable_values, record_of
 from tollhouse.stores.common.migrations import SchemaReport
@@ -277,9 +278,11 @@ class RawLedger:
         return [record_of(dict(zip(COLUMNS, row, strict=True))) for row in rows]
 
     async def purge(
-        self, changes: Sequence[tuple[CallRecord, CallRecord]], condemned: Mapping[str, Sequence[str]]
+        self,
+        changes: Sequence[tuple[CallRecord, CallRecord, Sequence[Event]]],
+        condemned: Mapping[str, Sequence[str]],
     ) -> list[str]:
-        """Replace records, each at the version it was read at; the keys of those that had not moved.
+        """Replace records, each at the version it was read at, and append events; the keys of those that had not moved.
 
         Where the new head is empty, the call's events go. ``condemned``: digests of the bodies that a call had, by key.
         """
@@ -288,12 +291,14 @@ class RawLedger:
             if condemned:
                 # Whoever is about to keep the same bytes finishes first, so that the later search sees their call.
                 await self._engine.rows(self._sql.LOCK_BLOBS)
-            for before, after in changes:
+            for before, after, events in changes:
                 where = (before.tenant, before.key, before.version)
                 values = (after.digest, after.arguments, *mutable_values(after), *where)
                 if not await self._engine.changed(self._sql.PURGE, *values):
                     continue
                 done.append(before.key)
+                if events:
+                    await self._engine.fill(EVENTS, [(before.tenant, *event_row(event)) for event in events])
                 if after.head_seq == 0:
                     await self._engine.rows(self._sql.DROP_EVENTS, before.tenant, f"call:{before.key}")
                 for digest in condemned.get(before.key, ()):
