@@ -5,7 +5,7 @@ The journal is the authority: whoever drives a run knows of it only what is read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tollhouse.errors import UnknownRun
 from tollhouse.ledger.change import Draft
 from tollhouse.ledger.compact import compact_encoder
+from tollhouse.ledger.cover import covered, run_digest
 from tollhouse.ledger.events import Event, seal
 from tollhouse.ledger.record import CallRecord, replace
 from tollhouse.ledger.run_record import RunRecord, RunRefusal, RunStore, RunWrite, run_stream
@@ -73,6 +74,7 @@ async def commit(
     before, record = change.before, change.record
     drafts, blobs = _with_bodies(change.drafts)
     head_seq, head_hash = (0, "") if before is None else (before.head_seq, before.head_hash)
+    drafts = covered(drafts, run_digest(record))
     events = seal(run_stream(record.id), head_seq, head_hash, drafts, record.updated_at_us, write_id)
     sealed = replace(record, head_seq=events[-1].seq, head_hash=events[-1].hash)
     expected = None if before is None else before.version
@@ -86,7 +88,7 @@ async def commit(
     raise RunStale(written.record)
 
 
-def _with_bodies(drafts: Iterable[Draft]) -> tuple[list[Draft], tuple[Blob, ...]]:
+def _with_bodies(drafts: Iterable[Draft]) -> tuple[Sequence[Draft], tuple[Blob, ...]]:
     """The same drafts with long texts moved out into bodies."""
     blobs: dict[str, Blob] = {}
 
