@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tollhouse.cli.failures import UsageMistake
 from tollhouse.cli.loading import importable, load_tools
 from tollhouse.cli.options import DEFAULT_FILE, STORE_ENV, named_tools
+from tollhouse.cli.words import clean
 from tollhouse.contract.tool import Tool
 
 if TYPE_CHECKING:
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 def agents_file(file: str | None) -> Draft | None:
     """The agents' file as it was read; None where none is named and there is none here.
 
-    Raises :class:`~tollhouse.errors.AgentFileInvalid` where the one named cannot be read.
+    Raises :class:`UsageMistake` where the one named is not there, :class:`~tollhouse.errors.AgentFileInvalid` where it
+    cannot be read.
     """
     path = Path(DEFAULT_FILE if file is None else file)
     if not path.is_file():
         if file is None:
             return None
-        return _read(path, Path.cwd(), 0, 0)
+        raise UsageMistake(f"There is no file {clean(file)}.", remedy="Correct the path of the agents' file.")
     stat = path.stat()
     return _read(path, Path.cwd(), stat.st_mtime_ns, stat.st_size)
 

@@ -123,3 +123,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return format(value, "f") if isinstance(value, Decimal) else value
+
+
+def agent_as_json(agent: Agent) -> dict[str, Any]:
+    """An agent as every JSON surface shows it: its version, and all that the version is made of."""
+    return {"name": agent.name, "version": agent.version, **json.loads(agent.text)}
