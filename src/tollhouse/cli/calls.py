@@ -12,6 +12,7 @@ from tollhouse.cli.failures import exit_code_for
 from tollhouse.cli.ledger import PAGE, reading, run
 from tollhouse.cli.next_steps import place_of
 from tollhouse.cli.options import File, Json, Key, Store, Tenant
+from tollhouse.cli.proofs import prove_call_command
 from tollhouse.cli.screen import Screen
 from tollhouse.errors import InvalidSetting
 from tollhouse.gate.view import RecordedCall
@@ -87,6 +88,8 @@ def _state(name: str | None) -> State | None:
     except ValueError:
         raise InvalidSetting(f"There is no state {name!r}.", remedy=f"Known states: {', '.join(State)}.") from None
 
+
+app.command("proof")(prove_call_command)
 
 for command in decisions.COMMANDS:
     app.command(command.__name__)(command)
