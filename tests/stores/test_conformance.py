@@ -12,7 +12,7 @@ import pytest
 from tests.support.postgres import Databases
 from tollhouse.ledger.store import Store
 from tollhouse.stores import open_store
-from tollhouse.testing.conformance import StoreConformance
+from tollhouse.testing.conformance import RunStoreConformance, StoreConformance
 from tollhouse.testing.memory_store import MemoryLedger, MemoryStore
 
 Opener = Callable[[], Coroutine[Any, Any, Store]]
@@ -40,7 +40,7 @@ class TestMemory(StoreConformance):
         return opened
 
 
-class TestSQLite(StoreConformance):
+class OnSQLite:
     """A file of its own for each test."""
 
     @pytest.fixture
@@ -49,8 +49,7 @@ class TestSQLite(StoreConformance):
         return lambda: open_store(f"sqlite:///{tmp_path}/ledger.db")
 
 
-@pytest.mark.postgres
-class TestPostgreSQL(StoreConformance):
+class OnPostgreSQL:
     """A schema of its own for each test: making one is ten times faster than making a database."""
 
     @pytest.fixture
@@ -58,3 +57,21 @@ class TestPostgreSQL(StoreConformance):
         """Handles on one schema."""
         url = f"{shared_database}?schema=s{uuid.uuid4().hex}"
         return lambda: open_store(url)
+
+
+class TestSQLite(OnSQLite, StoreConformance):
+    """Calls in SQLite."""
+
+
+class TestSQLiteRuns(OnSQLite, RunStoreConformance):
+    """Runs in SQLite."""
+
+
+@pytest.mark.postgres
+class TestPostgreSQL(OnPostgreSQL, StoreConformance):
+    """Calls in PostgreSQL."""
+
+
+@pytest.mark.postgres
+class TestPostgreSQLRuns(OnPostgreSQL, RunStoreConformance):
+    """Runs in PostgreSQL."""

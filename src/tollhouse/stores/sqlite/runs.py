@@ -55,6 +55,8 @@ class RunsInSqlite(OpenLedger):
     async def runs_to_take(
         self, tenant: str, driver: str, limit: int, *, agents: Collection[str] | None = None
     ) -> list[RunRecord]:
+        if agents is not None and not agents:
+            return []  # SQLite has no plan for a list of none
         values = {"tenant": tenant, "driver": driver, "now_us": await self._now_by_all_us(), "limit": limit}
         values |= {f"agent{number}": agent for number, agent in enumerate(agents or ())}
         return await self._read_many(found, runs.take(None if agents is None else len(agents)), values)

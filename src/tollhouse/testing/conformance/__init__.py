@@ -11,7 +11,8 @@ Needs pytest and pytest-asyncio. Subclass :class:`StoreConformance` in a test mo
 
 ``open_store`` returns a function that opens another handle on one and the same store each time it is awaited; the
 store is empty when a test begins. Nothing else is needed: the tests speak to
-:class:`~tollhouse.ledger.store.Store` only, and take seconds.
+:class:`~tollhouse.ledger.store.Store` only, and take seconds. A store that keeps runs too, as
+:class:`~tollhouse.ledger.run_record.RunStore`, passes :class:`RunStoreConformance` in the same way.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tollhouse.testing.conformance.lives import LifeTests
 from tollhouse.testing.conformance.owners import LeaseTests, OrphanTests
 from tollhouse.testing.conformance.queries import DueTests, FindTests
 from tollhouse.testing.conformance.repeats import ConcurrentTwinTests, RepeatTests
+from tollhouse.testing.conformance.run_taking import RegistryTests, RunTenantTests, TakingTests, WakeTests
+from tollhouse.testing.conformance.runs import ConcurrentRunTests, RunFindTests, RunWriteTests
 from tollhouse.testing.conformance.tenants import TenantTests
 from tollhouse.testing.conformance.values import ValueTests
 from tollhouse.testing.conformance.writes import (
@@ -32,7 +35,7 @@ from tollhouse.testing.conformance.writes import (
     WriteTests,
 )
 
-__all__ = ["StoreConformance"]
+__all__ = ["RunStoreConformance", "StoreConformance"]
 
 
 class StoreConformance(
@@ -54,3 +57,15 @@ class StoreConformance(
     LifeTests,
 ):
     """Everything a store promises; see the module's docstring."""
+
+
+class RunStoreConformance(
+    RunWriteTests,
+    ConcurrentRunTests,
+    RunFindTests,
+    TakingTests,
+    WakeTests,
+    RegistryTests,
+    RunTenantTests,
+):
+    """Everything that a store which keeps runs promises besides; see the module's docstring."""
