@@ -94,6 +94,17 @@ async def test_plans_of_the_empty_table_serve_the_full_one(postgres_url: str, *,
         assert read["update many"] >= 8
 
 
+async def test_look_up_by_key_goes_by_the_primary_key(postgres_url: str) -> None:
+    """To a plan for the empty table another index looks as good, and would be walked from end to end later."""
+    async with opened(postgres_url), looking(postgres_url, session_settings(parse(postgres_url), 60)) as connection:
+        values = _running()
+        for name in ("update one", "update many", "get", "fence", "standing"):
+            text, bound = values[name]
+            lines = await connection.fetch(f"EXPLAIN {text.replace('@', '')}", *bound)
+            used = {line.split(" using ")[1].split(" ")[0] for (line,) in lines if " using calls" in line}
+            assert used == {"calls_pkey"}, name
+
+
 async def _rows_read(
     connection: asyncpg.Connection[asyncpg.Record], statement: PreparedStatement[asyncpg.Record], values: Sequence[Any]
 ) -> int:

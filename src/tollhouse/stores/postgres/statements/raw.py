@@ -64,7 +64,8 @@ def _purge() -> str:
     number = Numbered()
     changes = ", ".join(f"{name} = {number.one(calls.KINDS[name])}" for name in EDITABLE + MUTABLE)
     tenant, key, version = number.one("text"), number.one("text"), number.one("bigint")
-    return f"UPDATE @calls SET {changes} WHERE tenant = {tenant} AND key = {key} AND version = {version} RETURNING 1"
+    row = f"SELECT c.ctid {calls.by_key(tenant, key)}"
+    return f"UPDATE @calls c SET {changes} WHERE c.ctid = ({row}) AND c.version = {version} RETURNING 1"
 
 
 PURGE = _purge()

@@ -4,7 +4,7 @@ Every statement inserts or updates calls, appends the events of those it changed
 did not change was refused, and is told apart by a later statement (``calls.STANDING``), whose snapshot is younger.
 
 The forms for many bind one array for each column and pick from them by position: as tables they would cost more than
-the rows. An update looks each row up by its key and changes it where it lies. Joined to the keys, or asked for
+the rows. Every update looks its rows up by their keys and changes them where they lie. Joined to the keys, or asked for
 ``= ANY`` of them, a plan made for the empty table walks all calls, on one version of the server or another. A row that
 moves meanwhile has another version, which the update sees when it has waited for it. Whoever binds the forms for many
 sorts the items alike, so that two batches never wait for each other in a circle.
@@ -60,7 +60,7 @@ def update_one(*, lines: int, plain: bool, owner: bool, arguments: bool, bodies:
     source = " FROM live" if owner else ""
     put = (
         f"put AS (UPDATE @calls c SET {changes}{source}"
-        f" WHERE c.tenant = {tenant} AND c.key = {key} AND c.version = {version} RETURNING {_of('c')})"
+        f" WHERE c.ctid = (SELECT c.ctid {calls.by_key(tenant, key)}) AND c.version = {version} RETURNING {_of('c')})"
     )
     return _whole(live, put, told, _kept_one(number, bodies), "SELECT 1 FROM put")
 
@@ -119,7 +119,7 @@ def update_many(*, plain: bool, owner: bool, bodies: bool) -> str:
     guard = _picked(number, _GUARD_KINDS)
     columns = _picked(number, {name: _ARRAYS[name] for name in MUTABLE}, "f.at")
     changes = ", ".join(f"{name} = {value}" for name, value in columns.items())
-    row = f"SELECT c.ctid FROM @calls c WHERE c.tenant = {guard['tenant']} AND c.key = {guard['key']}"
+    row = f"SELECT c.ctid {calls.by_key(guard['tenant'], guard['key'])}"
     found = f"found AS MATERIALIZED (SELECT i.at, {guard['expected']} AS expected, ({row}) AS row FROM {_POSITIONS})"
     terms = ["c.ctid = f.row", "c.version = f.expected"]
     live = ""
