@@ -23,7 +23,6 @@ _RARE = "c.state NOT IN ('departed', 'succeeded')"
 _SHARED = "c.open_owners LIKE '% %'"
 
 
-
 def by_key(tenant: str, key: str) -> str:
     """What finds the call ``c`` under a key. The order rules out every index but the primary key's.
 
