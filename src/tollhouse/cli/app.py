@@ -34,7 +34,9 @@ COMMANDS = (
     Command(
         "drill", "tollhouse.cli.drill:drill", "Crash, pause and cut off real processes over many seeds, and judge."
     ),
-    Command("check", "tollhouse.cli.check:check", "Say what tools promise and what agents may do, and prove their file."),
+    Command(
+        "check", "tollhouse.cli.check:check", "Say what tools promise and what agents may do, and prove their file."
+    ),
     Command(
         "worker", "tollhouse.cli.worker:worker", "Settle doubts, expire holds and run approved calls until stopped."
     ),

@@ -19,7 +19,6 @@ from tollhouse.models.provider import Endpoint
 from tollhouse.runs.agents import Agent
 from tollhouse.stores import without_password
 
-
 Kind = Literal["store", "tool", "agent", "endpoint", "server"]
 
 

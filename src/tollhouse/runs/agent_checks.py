@@ -178,7 +178,7 @@ def _times(agent: Agent, _known: Names) -> Iterator[Wrong]:
 def _time(path: Path, length_s: float) -> Iterator[Wrong]:
     """Bounds of a length that was written with its unit, which the schema cannot add up."""
     if not 1 <= length_s <= YEAR_S:
-        yield Wrong(path, f"{words_of(path)} is {length_s:g} s.", "Give 1 second to 365 days.")
+        yield Wrong(path, f"{words_of(path)} is {length_s:.15g} s.", "Give 1 second to 365 days.")
 
 
 def _output(agent: Agent, _known: Names) -> Iterator[Wrong]:

@@ -151,7 +151,7 @@ class _Reader:
         found: dict[str, Any] = {}
         while _kind(event := next(self._events)) != "MappingEnd":
             place = _start(event)
-            key = event.value if _kind(event) == "Scalar" else None
+            key = self._text(event, path) if _kind(event) == "Scalar" else None
             if key is None or (_is_plain(event) and not isinstance(_resolved(key), str)):
                 self._note(path, "A key is text.", "Put it in quotes.", place)
             inner = (*path, key if isinstance(key, str) else f"?{len(found)}")
@@ -173,12 +173,23 @@ class _Reader:
 
     def _scalar(self, event: Any, path: Path) -> Any:
         if not _is_plain(event):
-            return event.value
+            return self._text(event, path)
         value = _resolved(event.value)
         if isinstance(value, float) and not math.isfinite(value):
             self._note(path, f"{event.value[:40]} is no finite number.", "Give a number, or leave it out.")
             return 0
         return value
+
+    def _text(self, event: Any, path: Path) -> str:
+        """The text of a scalar. Escapes may spell a character in two halves, as JSON does; one alone is none."""
+        text: str = event.value
+        if not _HALF.search(text):
+            return text
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            self._note(path, "The text holds half a character.", "Write the whole character.", _start(event))
+            return _HALF.sub("\ufffd", text)
 
     def _alias(self, event: Any, path: Path) -> Any:
         """The value again. It counts in full, so that a few lines cannot stand for millions of values."""
@@ -217,6 +228,7 @@ def _is_plain(event: Any) -> bool:
     return bool(event.implicit[0]) and event.tag is None
 
 
+_HALF = re.compile("[\ud800-\udfff]")
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
