@@ -7,6 +7,7 @@ it become problem documents; a defect is logged without its message, which might
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import re
@@ -28,6 +29,9 @@ BODY_TIMEOUT_S = 30.0
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _DRAIN_MOST, _DRAIN_S = 64 * 1024 * 1024, 5.0
+_PROCESS, _numbers = os.urandom(8).hex(), itertools.count(1)
+"""Request ids are counted: asking the system for random ones would cost more than the rest of the guard."""
+
 _AFTERWARDS = "Send the request again with the same key once the server is back; that is safe."
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
@@ -192,4 +196,4 @@ def _request_id(scope: Scope) -> str:
             text = value.decode("latin-1")
             if _REQUEST_ID.fullmatch(text):
                 return str(text)
-    return os.urandom(12).hex()
+    return f"{_PROCESS}-{next(_numbers):x}"
