@@ -84,7 +84,9 @@ def _check_stream(stream: str, head: dict[str, Any], events: list[Event], found:
             found.was_erased(event_name(stream, event.seq))
     broken = first_break(events)
     foreign = next((e for e in events if e.stream != stream), None)
-    if foreign is not None:
+    if head["stream"] != stream:
+        found.problem(f"head {stream}", "Its head is that of another chain.", stream)
+    elif foreign is not None:
         found.problem(event_name(stream, foreign.seq), "It belongs to another stream.", stream, foreign.seq)
     elif broken is not None:
         _tell_break(stream, broken, events, found)

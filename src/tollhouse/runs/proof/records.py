@@ -19,23 +19,31 @@ Contents = dict[str, Any]
 
 
 def records_of(contents: Contents) -> Iterator[tuple[str, Any]]:
-    """Every record with its name, in order. Raises KeyError or TypeError for contents of another shape."""
+    """Every record with its name, in order. A record that does not say its name is named ``None``.
+
+    Raises AttributeError, KeyError or TypeError for contents of another shape.
+    """
     yield "about", contents["about"]
     for stream in contents["streams"]:
-        yield f"head {stream['stream']}", stream["head"]
-        for event in stream["events"]:
-            yield event_name(stream["stream"], event["seq"]), event
+        name = stream.get("stream")
+        yield f"head {name}", {member: stream[member] for member in stream if member != "events"}
+        for event in stream.get("events") or ():
+            yield event_name(name, _said(event, "seq")), event
     for kind, field in (("runs", "id"), ("calls", "key"), ("children", "id"), ("definitions", "digest")):
         for row in contents[kind]:
-            yield f"{_SINGULAR[kind]} {row[field]}", row
+            yield f"{_SINGULAR[kind]} {_said(row, field)}", row
     for blob in contents["blobs"]:
-        yield f"blob {blob['digest']}", blob
+        yield f"blob {_said(blob, 'digest')}", blob
+
+
+def _said(record: Any, member: str) -> Any:
+    return record.get(member) if isinstance(record, dict) else None
 
 
 _SINGULAR = {"runs": "run", "calls": "call", "children": "child", "definitions": "definition"}
 
 
-def event_name(stream: str, seq: int) -> str:
+def event_name(stream: object, seq: object) -> str:
     """What names an event."""
     return f"event {stream} {seq}"
 
