@@ -69,9 +69,7 @@ async def test_one_sending_is_one_attempt_with_its_tokens(
 
 
 @on_every_api
-async def test_a_history_of_two_rounds_is_taken_and_answered(
-    aimock: Aimock, open_book: OpenBook, model: str
-) -> None:
+async def test_a_history_of_two_rounds_is_taken_and_answered(aimock: Aimock, open_book: OpenBook, model: str) -> None:
     """Each call goes back with exactly one result under an id that the provider takes."""
     aimock.say("Both are done.")
     rounds = (asked("r1:1.1", 10), result("r1:1.1", "ok"), asked("r1:2.1", 20), result("r1:2.1", "no", failed=True))
@@ -138,9 +136,7 @@ async def test_an_output_schema_reaches_the_model(aimock: Aimock, open_book: Ope
 
 
 @on_every_api
-async def test_half_a_stream_fails_without_being_asked_again(
-    aimock: Aimock, open_book: OpenBook, model: str
-) -> None:
+async def test_half_a_stream_fails_without_being_asked_again(aimock: Aimock, open_book: OpenBook, model: str) -> None:
     """Text that was passed on is never said twice: the answer that broke off fails, transiently."""
     aimock.say("This sentence will never be finished", chunkSize=5, truncateAfterChunks=4, latency=20)
     heard = Heard()

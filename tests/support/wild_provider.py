@@ -29,6 +29,7 @@ class WildProvider:
     url: str = ""
     replies: list[Reply] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
@@ -41,6 +42,7 @@ class WildProvider:
         self._open.add(writer)
         try:
             self.requests.append(await _request_from(reader))
+            self.asked.set()
             reply = self.replies[min(len(self.requests), len(self.replies)) - 1]
             writer.write(reply.data)
             await writer.drain()
@@ -139,3 +141,40 @@ def completion(message: Mapping[str, Any], finish_reason: str | None = "stop", *
 def call(name: str, arguments: str, **more: Any) -> dict[str, Any]:
     """A call within a message; without an id unless one is given."""
     return {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+# -- Anthropic's words ---------------------------------------------------------------------------------------------
+
+
+def message(*content: Mapping[str, Any], stop_reason: str | None = "end_turn") -> dict[str, Any]:
+    """A whole message."""
+    return {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-haiku-4-5",
+        "content": [dict(block) for block in content],
+        "stop_reason": stop_reason,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 10, "output_tokens": 5},
+    }
+
+
+def message_events(
+    *content: tuple[Mapping[str, Any], Mapping[str, Any]], stop_reason: str | None = "end_turn"
+) -> list[tuple[str, Any]]:
+    """A streamed message: each block as it starts, with one delta. ``stop_reason`` None: it ends without one."""
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": message(stop_reason=None)}]
+    for index, (start, delta) in enumerate(content):
+        events += [
+            {"type": "content_block_start", "index": index, "content_block": dict(start)},
+            {"type": "content_block_delta", "index": index, "delta": dict(delta)},
+            {"type": "content_block_stop", "index": index},
+        ]
+    if stop_reason is not None:
+        ended = {"stop_reason": stop_reason, "stop_sequence": None}
+        events += [
+            {"type": "message_delta", "delta": ended, "usage": {"output_tokens": 5}},
+            {"type": "message_stop"},
+        ]
+    return [(event["type"], event) for event in events]

@@ -15,7 +15,8 @@ from tollhouse.models.failures import failure
 from tollhouse.models.port import ModelReply, ModelRequest, OnText
 from tollhouse.models.provider import ClientFactory, Endpoint, Known, Providers
 from tollhouse.models.retry import Patience, Sender, Sent, ask_in_turn
-from tollhouse.models.scripted import FunctionModel, ScriptedModel, ScriptFunction, turns_of
+from tollhouse.models.script import turns_of
+from tollhouse.models.scripted import FunctionModel, ScriptedModel, ScriptFunction
 
 SCRIPTED = "scripted"
 

@@ -170,6 +170,8 @@ def _installed() -> bool:
 def _load() -> ModuleType:
     """Import the provider layer, in a thread: it takes about a second, and the event loop has other work."""
     try:
+        import genai_prices  # noqa: F401 - prices.py asks it later, and the extra is there as a whole or not at all
+
         from tollhouse.models import wire
     except ImportError:
         raise ExtraMissing(_MISSING, remedy="pip install 'tollhouse[models]'") from None

@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from tollhouse.errors import InvalidSetting
 from tollhouse.models.failures import CODES, Failure, failure
 from tollhouse.models.port import (
     Ask,
@@ -30,6 +29,7 @@ from tollhouse.models.port import (
     RequestAttempt,
 )
 from tollhouse.models.retry import Answer, Sent
+from tollhouse.models.script import Turn
 from tollhouse.models.script_text import NoSuchValue, as_text, fill, values_of
 
 Said = ModelReply | str | Sequence[Ask | Json]
@@ -40,27 +40,6 @@ _TURN_IN_KEY = re.compile(r":([1-9][0-9]{0,8})\Z")
 _WORDS = re.compile(r"\S+\s*|\s+")
 _MOST_COUNTED = 1000
 """Requests whose failures are counted; the oldest are forgotten, and fail anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One answer of a script.
-
-    ``say``: its text. ``stream``: the pieces that text comes in; empty: word by word. ``call``: the calls it asks for.
-    ``fail``: the code it fails with instead; ``times``: how often in one process before it answers; None: always.
-    ``when``: it is taken whenever the last message has this text in it, whatever its place. ``wait_s``: time it takes.
-    ``tokens``: input and output, for limits; ``cost``: US dollars.
-    """
-
-    say: str = ""
-    stream: tuple[str, ...] = ()
-    call: tuple[Json, ...] = ()
-    fail: str | None = None
-    times: int | None = None
-    when: str | None = None
-    wait_s: float = 0.0
-    tokens: tuple[int, int] = (0, 0)
-    cost: Decimal = Decimal(0)
 
 
 @dataclass(slots=True)
@@ -133,66 +112,6 @@ class FunctionModel:
         if on_text is not None:
             await _speak(_WORDS.findall(answer.text), on_text)
         return _sent(self.name, answer, took_s=time.monotonic() - started)
-
-
-def turns_of(script: object, where: str) -> tuple[Turn, ...]:
-    """The turns of a script as YAML or JSON says it: a list of turns, or a mapping with ``turns``.
-
-    Raises :class:`~tollhouse.errors.InvalidSetting` that names the turn, counted from 1, of the script ``where``.
-    """
-    listed = script.get("turns") if isinstance(script, Mapping) else script
-    if not isinstance(listed, list | tuple) or not listed:
-        raise InvalidSetting(f"The script {where} is no list of turns.", remedy="Write turns such as `- say: Hello.`.")
-    return tuple(_turn(each, f"turn {number} of the script {where}") for number, each in enumerate(listed, start=1))
-
-
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "say": (str,),
-    "stream": (list, tuple),
-    "call": (list, tuple),
-    "fail": (str,),
-    "times": (int,),
-    "when": (str,),
-    "wait_s": (int, float),
-    "tokens": (list, tuple),
-    "cost": (str, int, float),
-}
-
-
-def _turn(given: object, where: str) -> Turn:
-    if isinstance(given, str):
-        return Turn(say=given)
-    if not isinstance(given, Mapping):
-        raise InvalidSetting(f"{where.capitalize()} is neither a text nor a mapping.")
-    for name, value in given.items():
-        if name not in _KINDS:
-            raise InvalidSetting(f"{where.capitalize()} has {name!r}.", remedy=f"Known: {', '.join(_KINDS)}.")
-        if not isinstance(value, _KINDS[name]) or isinstance(value, bool):
-            raise InvalidSetting(f"{where.capitalize()} has {name!r} of the wrong kind.")
-    _check(given, where.capitalize())
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    if "cost" in values:
-        values["cost"] = Decimal(str(values["cost"]))
-    if "stream" in values:
-        values.setdefault("say", "".join(values["stream"]))
-    return Turn(**values)
-
-
-def _check(given: Mapping[str, Any], where: str) -> None:
-    if given.get("fail", "model_timeout") not in CODES:
-        raise InvalidSetting(f"{where} fails with an unknown code.", remedy=f"Known: {', '.join(CODES)}.")
-    if not {"say", "stream", "call", "fail"} & set(given):
-        raise InvalidSetting(f"{where} says nothing.", remedy="Give it say, stream, call or fail.")
-    for call in given.get("call", ()):
-        if not isinstance(call, Mapping) or not isinstance(call.get("tool"), str) or set(call) - {"tool", "arguments"}:
-            raise InvalidSetting(f"{where} has a call that is not {{tool, arguments}}.")
-        if not isinstance(call.get("arguments", {}), Mapping | str):
-            raise InvalidSetting(f"{where} has a call whose arguments are neither a mapping nor a text.")
-    if not all(isinstance(piece, str) for piece in given.get("stream", ())):
-        raise InvalidSetting(f"{where} has a piece of stream that is no text.")
-    tokens = given.get("tokens", (0, 0))
-    if len(tokens) != 2 or not all(isinstance(count, int) and count >= 0 for count in tokens):
-        raise InvalidSetting(f"{where} has tokens that are not [input, output].")
 
 
 def _turn_of(request: ModelRequest) -> int:

@@ -57,8 +57,9 @@ SETTINGS = frozenset(
 
 _NO_KEY = "none"
 
-for _library in ("openai", "anthropic"):
-    # At DEBUG they log whole requests. Who turns on everything's DEBUG did not ask for prompts and arguments in a log.
+for _library in ("openai", "anthropic", "httpcore2"):
+    # At DEBUG they log whole requests and the headers of answers. Who turns on everything's DEBUG did not ask for
+    # prompts, arguments and cookies in a log; who wants them sets the library's own level before.
     if logging.getLogger(_library).level == logging.NOTSET:
         logging.getLogger(_library).setLevel(logging.INFO)
 
@@ -196,7 +197,7 @@ class Connection:
                 model_request_parameters=prepared.parameters,
                 instrument=False,
             )
-            return hearing.whole
+            return self._ended(hearing.whole, streamed=False)
         async with model_request_stream(
             prepared.model,
             prepared.messages,
@@ -207,9 +208,17 @@ class Connection:
             hearing.stream = stream
             async for event in stream:
                 await hearing.hear(event)
-        response = stream.get()
-        # The layer calls a stream that just ends "stopped"; what the provider itself said stands in the details.
-        if response.finish_reason != "content_filter" and not (response.provider_details or {}).get("finish_reason"):
+        return self._ended(stream.get(), streamed=True)
+
+    def _ended(self, response: ModelResponse, *, streamed: bool) -> ModelResponse:
+        """The response, if its end was said. Raises :class:`StreamCut`.
+
+        The layer calls a stream that just ends "stopped"; what the provider said stands in the details. Some servers
+        of OpenAI's kind leave it out of whole answers, which cannot be cut unseen. Anthropic's client may stream
+        unasked, so its answers must have it always.
+        """
+        said = (response.provider_details or {}).get("finish_reason") or response.finish_reason == "content_filter"
+        if not said and (streamed or isinstance(self._client, AsyncAnthropic)):
             raise StreamCut
         return response
 
