@@ -187,8 +187,12 @@ class Drive:
         return [ToolSpec(each.name, each.description or "", each.json_schema) for each in found if each is not None]
 
     def _teller(self, turn: int) -> OnText:
+        told = 0
+
         async def tell(piece: str) -> None:
-            self._shared.bus.tell(Text(self.record.id, turn, piece))
+            nonlocal told
+            self._shared.bus.tell(Text(self.record.id, turn, piece, told))
+            told += len(piece)
 
         return tell
 

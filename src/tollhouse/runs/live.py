@@ -25,11 +25,15 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of the answer of ``turn``, as it streams in. Pieces of an answer that fails are never recorded."""
+    """A piece of the answer of ``turn``, as it streams in. Pieces of an answer that fails are never recorded.
+
+    ``at``: how many characters of the answer came before it, so that a listener knows whether it heard all of them.
+    """
 
     run_id: str
     turn: int
     piece: str
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
