@@ -38,7 +38,7 @@ class RunsInPostgres(OpenLedger):
     """The methods of the port."""
 
     async def write_run(self, write: RunWrite) -> RunWritten:
-        text, values = _statement(write)
+        text, values = statement_of(write)
 
         async def step(link: Link, left_s: float) -> RunWritten:
             if await self._changed(link, left_s, text, values):
@@ -119,7 +119,8 @@ class RunsInPostgres(OpenLedger):
         return bool(rows)
 
 
-def _statement(write: RunWrite) -> tuple[str, tuple[Any, ...]]:
+def statement_of(write: RunWrite) -> tuple[str, tuple[Any, ...]]:
+    """The statement that makes this write, and its values."""
     record, owner, bodies = write.record, write.owner is not None, bool(write.blobs)
     if write.expected is None:
         text = runs.insert(owner=owner, bodies=bodies)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import errno
 import sqlite3
 
-from tollhouse.errors import StoreFenced, StoreFull, StoreLocked, StoreReadOnly, StoreUnavailable
+from tollhouse.errors import (
+    StoreFenced,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreSchema,
+    StoreUnavailable,
+    TollhouseError,
+)
 from tollhouse.stores.common.raw import FENCED
 
 _DATA_ERRORS = (
@@ -42,13 +50,16 @@ _EXPLAINED_BY_REMEDY = {
 }
 
 
-def store_error(raw: sqlite3.Error | OSError, name: str) -> StoreUnavailable:
+def store_error(raw: sqlite3.Error | OSError, name: str) -> TollhouseError:
     """Our error for what SQLite or the file system raised about the ledger ``name``; ``raw`` is its ``__cause__``."""
+    kind: type[TollhouseError]
     if isinstance(raw, OSError):
         kind, what = _BY_ERRNO.get(raw.errno or 0, (StoreUnavailable, "cannot be reached"))
         remedy = None
     elif is_fenced(raw):
         kind, what, remedy = StoreFenced, "is fenced: it was moved, or is being moved", None
+    elif str(raw).startswith("no such table"):
+        kind, what, remedy = StoreSchema, "lacks a table that this release needs", None
     else:
         code = getattr(raw, "sqlite_errorcode", 0) & 0xFF
         kind, what = _BY_SQLITE_CODE.get(code, (StoreUnavailable, "cannot be used"))

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 
-from tollhouse.errors import StoreUnavailable
+from tollhouse.errors import TollhouseError
 from tollhouse.stores.sqlite.connections import Handle
 from tollhouse.stores.sqlite.errors import is_busy, store_error
 from tollhouse.stores.sqlite.filelock import FileLock
@@ -32,7 +32,7 @@ class Pen:
         self.pace = Pace()
 
     def begin_at_once(self) -> bool:
-        """Begin unless anybody else writes; never waits. Raises :class:`StoreUnavailable`; then nothing is held."""
+        """Begin unless anybody else writes; never waits. Raises an error of the store; then nothing is held."""
         return self._lock.try_acquire() and self._begin()
 
     def begin_in_turn(self) -> bool:
@@ -79,7 +79,7 @@ class Pen:
         self.rollback()
         self._lock.release()
 
-    def error(self, raw: sqlite3.Error | OSError) -> StoreUnavailable:
+    def error(self, raw: sqlite3.Error | OSError) -> TollhouseError:
         """Our error for SQLite's."""
         return store_error(raw, self._name)
 

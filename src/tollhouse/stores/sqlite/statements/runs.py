@@ -18,7 +18,9 @@ GET = f"{_SELECT} WHERE tenant = ? AND id = ?"
 # An id, a start key or a thread that is taken changes no row, and is told apart afterwards.
 INSERT = f"INSERT INTO runs ({_NAMES}) VALUES ({', '.join('?' * len(RUN_COLUMNS))}) ON CONFLICT DO NOTHING"
 
-IN_THREAD = f"{_SELECT} WHERE tenant = ? AND thread = ? AND finished = 0"
+IN_THREAD = (
+    f"{_SELECT} INDEXED BY runs_busy_thread WHERE tenant = ? AND thread = ? AND thread IS NOT NULL AND finished = 0"
+)
 
 OF_START = f"{_SELECT} WHERE tenant = ? AND start_key = ?"
 
