@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from tollhouse.errors import Mistake, TollhouseError
 from tollhouse.models.book import SCRIPTED, ModelBook
 from tollhouse.models.provider import BUILT_IN
-from tollhouse.models.scripted import turns_of
 from tollhouse.runs.agent_schema import like, listed, schema_problem
 from tollhouse.runs.agents import Agent
 from tollhouse.runs.builtin import ASK_PERSON, WAIT
@@ -68,7 +67,7 @@ def mistakes_of_scripts(document: Document, scripts: Mapping[str, Any]) -> Itera
     """Scripted models that ``models`` cannot play."""
     for name, script in scripts.items():
         try:
-            turns_of(script, f"{SCRIPTED}:{name}")
+            ModelBook(scripts={name: script})
         except TollhouseError as error:
             line, column = document.place(("scripts", name))
             yield Mistake(line, column, words_of(("scripts", name)), error.cause, error.remedy)
