@@ -13,7 +13,7 @@ NODE_PEERS := tests/node/node_modules/ready.stamp
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check format docs drill bench lock clean
+.PHONY: help demo test test-all check format docs serve drill bench lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ format: $(READY) ## format the code and apply the safe lint fixes
 
 docs: $(READY) ## write the generated docs anew from the code
 	@$(BIN)/python tools/docs.py $(ARGS)
+
+serve: $(READY) ## run agents and answer over HTTP: tollhouse.yaml, or a sample without key or network
+	@$(BIN)/tollhouse serve $(ARGS)
 
 drill: $(READY) ## crash, pause and cut off real processes over many seeds (ARGS="--seeds 50")
 	@$(BIN)/tollhouse drill $(ARGS)

@@ -42,6 +42,8 @@ class JournalStore(RunStore, Protocol):
 
     async def find(self, tenant: str, query: Query) -> list[CallRecord]: ...
 
+    async def now_us(self) -> int: ...
+
 
 class RunStale(Exception):
     """The run moved on since it was read. ``record``: what stands there now."""

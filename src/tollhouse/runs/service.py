@@ -6,7 +6,6 @@ the same runs.
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,11 +16,9 @@ from tollhouse.errors import (
     RunNotAllowed,
     ThreadBusy,
     UnknownQuestion,
-    UnknownRun,
 )
 from tollhouse.gate.core import Core
 from tollhouse.gate.gate import Gate
-from tollhouse.ledger.events import Event
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.run_record import RunQuery, RunRecord, RunRefusal, run_stream
 from tollhouse.models.port import Message, Model, UserMessage, message_of
@@ -39,14 +36,15 @@ from tollhouse.runs.journal import (
     facts_of,
 )
 from tollhouse.runs.live import Bus, Moved
+from tollhouse.runs.reader import RunReader
 from tollhouse.runs.registry import agent_version, keep_catalogue
 from tollhouse.runs.starting import Start, check_limits, check_name, check_start, digest_of
-from tollhouse.runs.states import RunEvent, RunState
+from tollhouse.runs.states import RunState
 from tollhouse.runs.steps import RunChange
 from tollhouse.runs.view import RunView, view_of
 
 
-class Runs:
+class Runs(RunReader):
     """See the module's docstring.
 
     Every method may raise :class:`StoreUnavailable`; those that take an id :class:`UnknownRun`. What a method returns
@@ -54,7 +52,8 @@ class Runs:
     """
 
     def __init__(self, core: Core, gate: Gate, people: People, model: Model, store: JournalStore) -> None:
-        self._core, self._people, self._store = core, people, store
+        super().__init__(store, core.tenant)
+        self._core = core
         self.bus = Bus()
         self._shared = Shared(core, store, Calls(core, gate, people, store), model, self.bus)
         self._ending = Ending(core, people, store)
@@ -62,15 +61,6 @@ class Runs:
         self._versions: dict[str, Agent] = {}
         self.on_start: Callable[[], None] = lambda: None
         """Called when a run may go on, so that a driver of this process need not wait for its next round."""
-
-    @property
-    def tenant(self) -> str:
-        return self._core.tenant
-
-    @property
-    def store(self) -> JournalStore:
-        """The store, for drivers and readings."""
-        return self._store
 
     @property
     def model(self) -> Model:
@@ -212,55 +202,6 @@ class Runs:
     async def _version(self, agent: str, version: str | None) -> Agent:
         return await agent_version(self._store, self.tenant, agent, version)
 
-    # -- looking -----------------------------------------------------------------------------------------
-
-    async def get(self, run_id: str) -> RunView:
-        """The run as it stands."""
-        return await self._seen(await self._record(run_id))
-
-    async def list(self, query: RunQuery | None = None) -> list[RunView]:
-        """Runs, newest first, one page of them; their outputs only where they are short."""
-        return [view_of(record) for record in await self._store.find_runs(self.tenant, query or RunQuery())]
-
-    async def count(self) -> dict[str, int]:
-        """How many runs stand in each state."""
-        counted = await self._store.count_runs(self.tenant)
-        return {state.value: counted.get(state.value, 0) for state in RunState}
-
-    async def events(self, run_id: str, after: int = 0, limit: int = 1000) -> builtins.list[Event]:
-        """The journal after ``after``; their facts are read with :meth:`facts`."""
-        return await self._store.events(self.tenant, run_stream(run_id), after, limit)
-
-    async def facts(self, event: Event) -> dict[str, Any]:
-        """The facts of an event, bodies put back."""
-        return await facts_of(self._store, self.tenant, event)
-
-    async def agent_of(self, record: RunRecord) -> Agent:
-        """The version of the agent that the run runs."""
-        if record.agent_version not in self._versions:
-            self._versions[record.agent_version] = await self._version(record.agent, record.agent_version)
-        return self._versions[record.agent_version]
-
-    async def _record(self, run_id: str) -> RunRecord:
-        record = await self._store.run(self.tenant, run_id)
-        if record is None:
-            raise UnknownRun(f"No run is recorded under {run_id[:100]}.")
-        return record
-
-    async def _seen(self, record: RunRecord) -> RunView:
-        view = view_of(record)
-        if view.state is RunState.SUCCEEDED and view.output is None:
-            return view_of(record, await self._output(record))
-        return view
-
-    async def _output(self, record: RunRecord) -> Any:
-        """An output too long for the row is in the journal."""
-        after = max(0, record.head_seq - 10)
-        for event in await self._store.events(self.tenant, run_stream(record.id), after):
-            if event.kind == RunEvent.SUCCEEDED:
-                return (await self.facts(event))["output"]
-        return None
-
     # -- people ------------------------------------------------------------------------------------------
 
     async def answer(self, run_id: str, question_id: str, text: str, *, by: str) -> RunView:
@@ -324,6 +265,12 @@ class Runs:
             return await self._seen(record)
 
     # -- driving -----------------------------------------------------------------------------------------
+
+    async def agent_of(self, record: RunRecord) -> Agent:
+        """The version of the agent that the run runs."""
+        if record.agent_version not in self._versions:
+            self._versions[record.agent_version] = await self._version(record.agent, record.agent_version)
+        return self._versions[record.agent_version]
 
     async def claim(self, record: RunRecord) -> Drive:
         """Take a run in hand. Raises :class:`Lost` when somebody else has it, or it has ended."""

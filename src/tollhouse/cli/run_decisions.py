@@ -1,0 +1,240 @@
+"""Commands of ``tollhouse runs`` that start something or decide: start, cancel, answer, limits, rerun."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import typer
+
+from tollhouse.cli.failures import UsageMistake
+from tollhouse.cli.ledger import run
+from tollhouse.cli.options import By, File, Json, OptionalReason, Store, Tenant, decider
+from tollhouse.cli.run_access import deciding_runs, lines_of
+from tollhouse.cli.run_options import AgentVersion, RunId, StartKey
+from tollhouse.cli.run_text import exit_code_of, show_event
+from tollhouse.cli.runtime import file_needed, opened, tools_needed
+from tollhouse.cli.screen import Screen
+from tollhouse.cli.sources import agents_file, tools_from, url_of
+from tollhouse.ledger.keys import DEFAULT_TENANT
+from tollhouse.runs.service import Runs
+from tollhouse.runs.view import RunView, run_as_json
+
+Effects = Annotated[
+    str,
+    typer.Option(
+        "--effects",
+        metavar="HOW",
+        help="What happens to effects that the earlier run had: hold (people decide), reuse (the record answers) or "
+        "repeat.",
+    ),
+]
+
+
+def start(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name.", show_default=False)],
+    input: Annotated[str, typer.Argument(metavar="INPUT", help="What it is asked to do.", show_default=False)],
+    key: StartKey = None,
+    by: By = None,
+    thread: Annotated[
+        str | None, typer.Option("--thread", metavar="NAME", help="The conversation that it continues.")
+    ] = None,
+    agent_version: AgentVersion = None,
+    drive: Annotated[
+        bool, typer.Option("--drive", help="Drive it in this process until it ends or waits, and show it.")
+    ] = False,
+    store: Store = None,
+    file: File = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> int:
+    """Start a run. It goes on in `tollhouse serve`, or here with --drive."""
+    screen, who = Screen(as_json=as_json), decider(by)
+
+    async def begin(runs: Runs) -> RunView:
+        return await runs.start(agent, input, by=who, key=key, thread=thread, agent_version=agent_version)
+
+    if drive:
+        return run(_driven(begin, screen, store, file, tenant))
+    return _decided(begin, screen, store, file, tenant, "Started {id} of {agent}.")
+
+
+def cancel(
+    run_id: RunId,
+    by: By = None,
+    reason: OptionalReason = None,
+    store: Store = None,
+    file: File = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> int:
+    """Stop a run at once, and its children. What had left before is listed by `runs show`."""
+    who = decider(by)
+    return _decided(
+        lambda runs: runs.cancel(run_id, by=who, reason=reason or ""),
+        Screen(as_json=as_json),
+        store,
+        file,
+        tenant,
+        "Cancelled {id}.",
+        ended=True,
+    )
+
+
+def answer(
+    run_id: RunId,
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The id of the question.", show_default=False)],
+    text: Annotated[str, typer.Option("--text", metavar="TEXT", help="The answer.", show_default=False)],
+    by: By = None,
+    store: Store = None,
+    file: File = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> int:
+    """Answer a question that a run asked; it goes on by itself."""
+    who = decider(by)
+    return _decided(
+        lambda runs: runs.answer(run_id, question, text, by=who),
+        Screen(as_json=as_json),
+        store,
+        file,
+        tenant,
+        "Answered {id}.",
+    )
+
+
+def limits(
+    run_id: RunId,
+    changes: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="LIMIT=N",
+            help="turns, calls, tokens, cost (US dollars) or wall_s (seconds); none for no limit; may be repeated.",
+            show_default=False,
+        ),
+    ],
+    by: By = None,
+    store: Store = None,
+    file: File = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> int:
+    """Let a run that reached a limit go on."""
+    who, wanted = decider(by), dict(map(_limit, changes))
+    return _decided(
+        lambda runs: runs.raise_limits(run_id, wanted, by=who),
+        Screen(as_json=as_json),
+        store,
+        file,
+        tenant,
+        "{id} goes on.",
+    )
+
+
+def rerun(
+    run_id: RunId,
+    effects: Effects = "hold",
+    key: StartKey = None,
+    agent_version: AgentVersion = None,
+    by: By = None,
+    store: Store = None,
+    file: File = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> int:
+    """Start the same run once more, from its inputs in full."""
+    who: Any = decider(by)
+    how: Any = effects
+    return _decided(
+        lambda runs: runs.rerun(run_id, by=who, key=key, effects=how, agent_version=agent_version),
+        Screen(as_json=as_json),
+        store,
+        file,
+        tenant,
+        "Started {id} of {agent}, attempt {attempt}.",
+    )
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make them commands of the group."""
+    for command in (start, cancel, answer, limits, rerun):
+        app.command(command.__name__)(command)
+
+
+def _decided(
+    decide: Callable[[Runs], Awaitable[RunView]],
+    screen: Screen,
+    store: str | None,
+    file: str | None,
+    tenant: str,
+    said: str,
+    *,
+    ended: bool = False,
+) -> int:
+    async def work() -> RunView:
+        async with deciding_runs(store, tenant, file, tools_from(None, file)) as runs:
+            return await decide(runs)
+
+    found = run(work())
+    if screen.as_json:
+        screen.document({**run_as_json(found), "started_before": found.started_before})
+    else:
+        before = " It was started before: nothing was started now." if found.started_before else ""
+        screen.line(said.format(id=found.id, agent=found.agent, attempt=found.record.attempt_no) + before)
+        if not found.record.finished:
+            screen.command(f"tollhouse runs watch {found.id}")
+    return 0 if ended or not found.record.finished else exit_code_of(found)
+
+
+async def _driven(
+    begin: Callable[[Runs], Awaitable[RunView]], screen: Screen, store: str | None, file: str | None, tenant: str
+) -> int:
+    """Start it and drive it in this process; its story is told as it happens."""
+    from tollhouse.runs.drivers.local import LocalDriver
+
+    found = file_needed(agents_file(file))
+    async with opened(found, url_of(store, file), tools_needed(found), tenant=tenant) as runtime:
+        runs = runtime.runs
+        started = await begin(runs)
+        driver = LocalDriver(runs, agents=tuple(runtime.file.agents))
+        driver.start()
+        try:
+            ended = await _told(runs, started.id, screen)
+        finally:
+            with contextlib.suppress(asyncio.CancelledError):
+                await driver.stop()
+    if screen.as_json:
+        screen.document(run_as_json(ended))
+    return exit_code_of(ended)
+
+
+async def _told(runs: Runs, run_id: str, screen: Screen) -> RunView:
+    """Tell each event as it comes, until the run ends or waits for people."""
+    after = 0
+    with runs.bus.subscribe(run_id) as moved:
+        while True:
+            found = await runs.get(run_id)
+            for seq, at_us, kind, facts in await lines_of(runs, run_id, after):
+                after = seq
+                if not screen.as_json:
+                    show_event(screen, at_us, found.record.created_at_us, kind, facts)
+                    screen.flush()
+            if after >= found.record.head_seq and (found.record.finished or exit_code_of(found)):
+                return found
+            await moved.get()
+
+
+def _limit(change: str) -> tuple[str, Any]:
+    name, separator, value = change.partition("=")
+    if not separator:
+        raise UsageMistake(f"--set {change} is not LIMIT=N.", remedy="Give for example --set turns=50.")
+    if value == "none":
+        return name, None
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        raise UsageMistake(f"--set {change}: {value} is no number.", remedy="Give a number, or none.") from None

@@ -1,0 +1,258 @@
+"""``tollhouse serve``: one process that drives runs, settles doubts and answers over HTTP.
+
+Without an agents' file it serves a sample: agents with scripted models, and the demo's tools against a billing service
+in a process of its own, so that everything can be tried without a key or a network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tollhouse.cli.failures import OK, UsageMistake
+from tollhouse.cli.logs import LOGGER, logging_to_stderr
+from tollhouse.cli.options import File, Json, Store, Tenant, Tools, Volatile
+from tollhouse.cli.runtime import Runtime, opened
+from tollhouse.cli.screen import Screen
+from tollhouse.cli.sources import agents_file, tools_from, tools_of_file
+from tollhouse.cli.words import count
+from tollhouse.errors import ExtraMissing
+from tollhouse.ledger.keys import DEFAULT_TENANT
+from tollhouse.stores import without_password
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from tollhouse.runs.drivers.local import LocalDriver
+
+log = logging.getLogger(LOGGER)
+
+DEFAULT_PORT = 8787
+DEFAULT_STORE = "sqlite:///tollhouse.db"
+SAMPLE_FILE = Path(__file__).parent.parent / "demo" / "sample.yaml"
+SAMPLE_AGENT, SAMPLE_INPUT = "refunds", "Give the customer of order 1001 the money back."
+DRIVER_STALE_S = 10.0
+"""A driver that has not looked at the store for so long does not work."""
+
+
+def serve(
+    tools: Tools = None,
+    store: Store = None,
+    file: File = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", envvar="TOLLHOUSE_LISTEN", help="Where to answer.")
+    ] = f"127.0.0.1:{DEFAULT_PORT}",
+    driver: Annotated[
+        str, typer.Option("--driver", metavar="NAME", help="Who drives runs: local, temporal, or none.")
+    ] = "local",
+    temporal: Annotated[
+        str,
+        typer.Option("--temporal", metavar="HOST:PORT", envvar="TOLLHOUSE_TEMPORAL", help="The Temporal server."),
+    ] = "127.0.0.1:7233",
+    lease_s: Annotated[
+        float,
+        typer.Option(
+            "--lease-s",
+            metavar="SECONDS",
+            envvar="TOLLHOUSE_LEASE_S",
+            help="How long this process may go unheard before others take its work over.",
+        ),
+    ] = 10.0,
+    grace_s: Annotated[
+        float,
+        typer.Option("--grace-s", metavar="SECONDS", min=0, help="How long stopping waits for what is under way."),
+    ] = 10.0,
+    volatile: Volatile = False,
+    as_json: Json = False,
+) -> int:
+    """Drive runs of agents, settle doubts and answer over HTTP, until stopped.
+
+    Agents, tools and the ledger are those of tollhouse.yaml; where there is none, a sample is served. Stops gracefully
+    at SIGINT or SIGTERM: what is under way gets --grace-s, the rest is handed over; a second signal stops it at once.
+    """
+    screen, began_s = Screen(as_json=as_json), time.monotonic()
+    host, port = _address(listen)
+    _require_server()
+    found = agents_file(file)
+    sample = found is None
+    if found is None:
+        from tollhouse.runs.agent_files import draft
+
+        found = draft(SAMPLE_FILE)
+    url = store or found.file.store or DEFAULT_STORE
+    settings = {"tenant": tenant, "lease_s": lease_s, "grace_s": grace_s, "volatile": volatile}
+
+    async def work() -> int:
+        with _sample_billing(url) if sample else contextlib.nullcontext():
+            offered = tools_from(tools, file) if tools else tools_of_file(found)
+            async with (
+                opened(found, url, offered, **settings) as runtime,
+                _driven(runtime, driver, temporal, grace_s) as drives,
+            ):
+                app = await _app(runtime, drives)
+                from tollhouse.api.server import serving
+
+                async with serving(app, host, port, grace_s=grace_s) as address:
+                    if sample:
+                        await _start_sample(runtime)
+                    _ready(screen, runtime, url, address, sample, began_s)
+                    await _stopped()
+        return OK
+
+    return _run(work(), as_json=as_json)
+
+
+def _run(work: Any, *, as_json: bool) -> int:
+    from tollhouse.api.server import run as run_fast
+
+    with logging_to_stderr(logging.WARNING if not as_json else logging.INFO, as_json=as_json):
+        code: int = run_fast(work)
+        return code
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, separator, port = listen.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65_535:
+        raise UsageMistake(
+            f"--listen {listen} is not HOST:PORT.", remedy="Give for example 127.0.0.1:8787; port 0: any."
+        )
+    return host.strip("[]"), int(port)
+
+
+def _require_server() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import ruamel.yaml  # noqa: F401
+    except ImportError:
+        raise ExtraMissing("Serving needs packages that the base install leaves out.") from None
+
+
+# -- what is served ------------------------------------------------------------------------------------------------
+
+
+async def _app(runtime: Runtime, driver: Any) -> FastAPI:
+    from tollhouse.api.app import create_app
+    from tollhouse.api.auth import access_of
+
+    probes = {} if driver is None else {"driver": _driver_probe(driver)}
+    return create_app(runtime.house, runs=runtime.runs, access=await access_of(runtime.house), probes=probes)
+
+
+def _driver_probe(driver: LocalDriver) -> Any:
+    async def looks_at_store() -> bool:
+        last_s = driver.last_round_s
+        return last_s is not None and time.monotonic() - last_s < DRIVER_STALE_S
+
+    return looks_at_store
+
+
+@contextlib.asynccontextmanager
+async def _driven(runtime: Runtime, name: str, temporal: str, grace_s: float) -> AsyncIterator[Any]:
+    """The driver that was asked for, at work; None: other processes drive."""
+    if name == "none":
+        yield None
+        return
+    driver = await _driver_of(runtime, name, temporal)
+    driver.start()
+    try:
+        yield driver
+    finally:
+        await driver.stop(grace_s)
+
+
+async def _driver_of(runtime: Runtime, name: str, temporal: str) -> Any:
+    agents = tuple(runtime.file.agents)
+    if name == "local":
+        from tollhouse.runs.drivers.local import LocalDriver
+
+        return LocalDriver(runtime.runs, agents=agents)
+    if name != "temporal":
+        raise UsageMistake(f"There is no driver {name!r}.", remedy="Give --driver local, temporal or none.")
+    from tollhouse.runs.drivers.temporal import TemporalDriver
+
+    return await TemporalDriver.connect(runtime.runs, temporal, agents=agents)
+
+
+# -- the sample ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _sample_billing(url: str) -> Iterator[None]:
+    """The billing service that the sample's tools send to, with its book beside the ledger."""
+    from tollhouse.demo.tools import BILLING_VARIABLE
+    from tollhouse.testing.receiver import Receiver
+
+    name = url.removeprefix("sqlite:///")
+    book = Path(f"{name}.sample-book") if name != url else Path("tollhouse.sample-book")
+    with Receiver.start(book.absolute()) as receiver:
+        os.environ[BILLING_VARIABLE] = receiver.url
+        yield
+
+
+async def _start_sample(runtime: Runtime) -> None:
+    """One run, so that there is something to look at; a second start of the server finds it there."""
+    await runtime.runs.start(SAMPLE_AGENT, SAMPLE_INPUT, by=runtime.house.principal, key="sample-1")
+
+
+# -- telling -------------------------------------------------------------------------------------------------------
+
+
+def _ready(screen: Screen, runtime: Runtime, url: str, address: str, sample: bool, began_s: float) -> None:
+    took_s = time.monotonic() - began_s
+    facts = {
+        "event": "serve_ready",
+        "url": address,
+        "store": without_password(url),
+        "tenant": runtime.house.tenant,
+        "agents": sorted(runtime.file.agents),
+        "tools": [tool.name for tool in runtime.house.tools],
+        "pid": os.getpid(),
+        "took_s": round(took_s, 3),
+        "sample": sample,
+    }
+    if screen.as_json:
+        screen.document(facts, indent=None)
+    else:
+        _say(screen, facts)
+    screen.flush()
+
+
+def _say(screen: Screen, facts: dict[str, Any]) -> None:
+    agents, store = facts["agents"], facts["store"]
+    screen.line(f"Tollhouse serves at {facts['url']} (ready after {facts['took_s']:.1f} s)", "bold")
+    screen.line(f"The ledger is {store}; {count(len(agents), 'agent')}: {', '.join(agents)}.")
+    if facts["sample"]:
+        screen.line("There is no tollhouse.yaml here, so this is the sample: scripted models, and a real billing")
+        screen.line("service in a process of its own. It has just been asked for a refund.")
+    screen.heading("Where to look")
+    here = "" if os.environ.get("TOLLHOUSE_STORE") == store else f" --store {store}"
+    screen.command(f"tollhouse runs list{here}")
+    screen.command(f"tollhouse calls list{here}")
+    screen.command(f"curl {facts['url']}/v1/runs")
+    screen.command(f"curl {facts['url']}/readyz")
+    if facts["sample"]:
+        screen.heading("Have it ask for an approval")
+        screen.command(f"tollhouse runs start closing 'Close account a-7.' --by you{here} --file {SAMPLE_FILE}")
+    screen.line()
+    screen.line("Ctrl-C stops it; runs that are under way go on at the next start.", "dim")
+
+
+async def _stopped() -> None:
+    """Return at the first signal; a second one ends the process at once."""
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)
+    log.info("serve_stopping", extra={"tollhouse": {"pid": os.getpid()}})
