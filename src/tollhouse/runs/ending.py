@@ -53,7 +53,7 @@ class Ending:
             return run
         forbidden: list[str] = []
         if run.state != RunState.SUCCEEDED:
-            forbidden = await self._forbid_calls(run)
+            forbidden = await self.forbid_calls(run)
             await self._cancel_children(run, cancel_child)
         told = await self._tell_parent(run)
         change = steps.tidied(run, forbidden, told, self._core.clock.now_us())
@@ -69,7 +69,7 @@ class Ending:
                 yield call
             query = Query(scope=run.id, limit=PAGE, before=(page[-1].created_at_us, page[-1].key))
 
-    async def _forbid_calls(self, run: RunRecord) -> list[str]:
+    async def forbid_calls(self, run: RunRecord) -> list[str]:
         """Refuse what has not left; forbid that the rest is sent again."""
         forbidden = []
         async for call in self._calls(run):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tollhouse.contract.terms import ApprovalTerms, Effect
-from tollhouse.gate.verdicts import PASS, Asked, Hold, Verdict
+from tollhouse.gate.verdicts import PASS, Asked, Deny, Hold, Verdict
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import CallRecord, State
 from tollhouse.ledger.run_record import RunRecord
@@ -13,6 +13,7 @@ from tollhouse.ledger.store import Query
 from tollhouse.runs.agents import AGENT, Agent, agent_of
 from tollhouse.runs.body import body_of
 from tollhouse.runs.journal import JournalStore
+from tollhouse.runs.states import RunState
 
 LINEAGE_MOST = 50
 """How many reruns of reruns are looked through for twins."""
@@ -38,7 +39,10 @@ async def twins(store: JournalStore, run: RunRecord, tool: str, digest: str) -> 
 
 
 class RunCheck:
-    """The gate of runs: what an agent's file wants people to agree to, and effects that a rerun would repeat."""
+    """The gate of runs: what an agent's file wants people to agree to, and effects that a rerun would repeat.
+
+    Nothing of a cancelled run departs any more, whoever was about to send it.
+    """
 
     name = "run"
 
@@ -54,6 +58,8 @@ class RunCheck:
         run = await self._store.run(asked.tenant, asked.scope or "")
         if run is None:
             return PASS
+        if run.state == RunState.CANCELLED:
+            return Deny(f"its run {run.id} was cancelled", code="run_cancelled")
         agent = await self._agent(run)
         if agent is not None and (wanted := agent.approvals.get(asked.tool.name)) is not None:
             terms = ApprovalTerms(wanted.quorum, wanted.expires_s, wanted.approvers)

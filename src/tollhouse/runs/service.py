@@ -302,6 +302,10 @@ class Runs(RunReader):
         """Finish what a finished run left: its calls, its children, the call of its parent. Right to repeat."""
         return await self._ending.tidy(record, self._cancel_child)
 
+    async def forbid_calls(self, record: RunRecord) -> None:
+        """Refuse what calls of the run have not left; forbid that the rest is sent again. Right to repeat."""
+        await self._ending.forbid_calls(record)
+
     async def _cancel_child(self, run_id: str, by: str, reason: str) -> None:
         with suppress(RunNotAllowed):  # it ended by itself meanwhile
             await self.cancel(run_id, by=by, reason=reason)

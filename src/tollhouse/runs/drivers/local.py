@@ -137,13 +137,21 @@ class LocalDriver:
             elif (drive := await self._claimed(record)) is not None:
                 await self._see_through(drive)
         except Lost:
-            log.debug("run_in_other_hands run=%s", record.id)
+            await self._left_behind(record.id)
         except (HouseClosed, StoreUnavailable) as away:
             # What it had in hand is taken up again once the store is back: the claim is still this process's.
             log.warning("run_waits_for_store run=%s code=%s", record.id, away.code)
             self._dropped.add(record.id)
         except Exception:
             log.exception("run_not_driven run=%s", record.id)
+
+    async def _left_behind(self, run_id: str) -> None:
+        """Another has the run now; or it was cancelled, and a call that left here in that moment is not sent again."""
+        log.debug("run_in_other_hands run=%s", run_id)
+        with suppress(TollhouseError):
+            record = await self._runs.store.run(self._runs.tenant, run_id)
+            if record is not None and record.state == RunState.CANCELLED:
+                await self._runs.forbid_calls(record)
 
     async def _claimed(self, record: RunRecord) -> Drive | None:
         try:
