@@ -17,7 +17,7 @@ from tollhouse.ledger.cover import covered, run_digest
 from tollhouse.ledger.events import Event, seal
 from tollhouse.ledger.record import CallRecord, replace
 from tollhouse.ledger.run_record import RunRecord, RunRefusal, RunStore, RunWrite, run_stream
-from tollhouse.ledger.store import Blob, Query
+from tollhouse.ledger.store import Blob, Owner, Query
 from tollhouse.models.port import Ask, AssistantMessage, Message, ToolMessage, UserMessage, message_of
 from tollhouse.runs.body import body_of
 from tollhouse.runs.states import RunEvent
@@ -43,6 +43,8 @@ class JournalStore(RunStore, Protocol):
     async def find(self, tenant: str, query: Query) -> list[CallRecord]: ...
 
     async def now_us(self) -> int: ...
+
+    async def owner(self, tenant: str, owner_id: str) -> Owner | None: ...
 
 
 class RunStale(Exception):
@@ -82,7 +84,11 @@ async def commit(
     expected = None if before is None else before.version
     written = await store.write_run(RunWrite(sealed, expected, events, write_id, owner, blobs))
     if written.applied:
-        return sealed, events
+        stands = written.record
+        if stands is None or stands.version != sealed.version:
+            return sealed, events
+        # An earlier try of this write was applied, decided at another moment: what follows builds on that one.
+        return stands, tuple(await store.events(record.tenant, run_stream(record.id), head_seq, len(events)))
     if written.refusal is RunRefusal.OWNER:
         raise RunOwnerGone
     if before is None and written.refusal is not None:

@@ -57,6 +57,8 @@ class Runs(RunReader):
         self.bus = Bus()
         self._shared = Shared(core, store, Calls(core, gate, people, store), model, self.bus)
         self._ending = Ending(core, people, store)
+        self.driver = "local"
+        """Who drives the runs that are started here, where a start says nothing else."""
         self._catalogue: str | None = None
         self._versions: dict[str, Agent] = {}
         self.on_start: Callable[[], None] = lambda: None
@@ -77,7 +79,7 @@ class Runs(RunReader):
         key: str | None = None,
         thread: str | None = None,
         messages: tuple[Message, ...] = (),
-        driver: str = "local",
+        driver: str | None = None,
         agent_version: str | None = None,
         limits: Mapping[str, Any] | None = None,
         parent_run_id: str | None = None,
@@ -87,6 +89,7 @@ class Runs(RunReader):
 
         ``key``: names this start, 1 to 200 characters as a call's key; the same start again returns the run that is
         there (``started_before``). ``messages`` stand before the input. ``thread``: a conversation that it continues.
+        ``driver`` None: this process's own.
         ``agent_version`` None: the newest. ``limits`` tighten the agent's. Raises :class:`UnknownAgent`,
         :class:`InvalidSetting`, :class:`InvalidKey`, :class:`RunConflict` for another start under the key and
         :class:`ThreadBusy` while a run of the thread has not finished.
@@ -97,7 +100,7 @@ class Runs(RunReader):
             key=key,
             thread=thread,
             messages=(*messages, UserMessage(input)),
-            driver=driver,
+            driver=driver or self.driver,
             limits=limits,
             parent_run_id=parent_run_id,
             parent_key=parent_key,
@@ -279,6 +282,10 @@ class Runs(RunReader):
         agent = await self.agent_of(record)
         if record.owner is not None and record.owner == self._core.owner_id:
             return await Drive.resume(self._shared, record, agent)
+        if record.owner is not None:
+            owner = await self._store.owner(self.tenant, record.owner)
+            if owner is not None and owner.ended_at_us is None:
+                raise Lost  # a process that lives has it in hand, however long its step takes
         return await Drive.claim(self._shared, record, agent)
 
     async def advance(self, run_id: str) -> Step:

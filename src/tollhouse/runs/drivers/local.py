@@ -18,6 +18,7 @@ from functools import partial
 from tollhouse.errors import ExtraMissing, HouseClosed, StoreUnavailable, TollhouseError, UnknownAgent
 from tollhouse.ledger.run_record import RunRecord
 from tollhouse.runs.advance import Drive, Lost
+from tollhouse.runs.drivers.driving import see_through
 from tollhouse.runs.live import Moved
 from tollhouse.runs.service import Runs
 from tollhouse.runs.states import RunState
@@ -26,9 +27,6 @@ log = logging.getLogger("tollhouse")
 
 AT_ONCE = 200
 """Runs in hand of one process; others wait for a driver, here or elsewhere."""
-PAUSE_FIRST_S, PAUSE_MOST_S = 0.05, 5.0
-DEFECTS_MOST = 3
-"""Steps in a row that end in an error nobody foresaw before the run fails with it."""
 
 
 class LocalDriver:
@@ -135,7 +133,7 @@ class LocalDriver:
             if record.finished:
                 await self._runs.tidy(record)
             elif (drive := await self._claimed(record)) is not None:
-                await self._see_through(drive)
+                await see_through(self._runs, drive, stopping=lambda: self._stopping)
         except Lost:
             await self._left_behind(record.id)
         except (HouseClosed, StoreUnavailable) as away:
@@ -159,43 +157,3 @@ class LocalDriver:
         except (UnknownAgent, ExtraMissing) as missing:
             log.warning("run_not_claimed run=%s code=%s", record.id, missing.code)
             return None
-
-    async def _see_through(self, drive: Drive) -> None:
-        """Advance until it waits or ends. A stop in the middle of a step hands the run over as it stands."""
-        try:
-            step = await self._step(drive)
-            while step == "continue" and not self._stopping:
-                step = await self._step(drive)
-            if step == "continue":
-                await drive.release()
-        except asyncio.CancelledError:
-            if drive.record.state == RunState.RUNNING:
-                with suppress(Lost, TollhouseError):
-                    await drive.release()
-            raise
-        if drive.record.finished:
-            await self._runs.tidy(drive.record)
-
-    async def _step(self, drive: Drive) -> str:
-        """One step, however long the store is away meanwhile: asking again is always right."""
-        pause_s, defects = PAUSE_FIRST_S, 0
-        while True:
-            try:
-                return (await drive.step()).kind
-            except HouseClosed:
-                raise
-            except StoreUnavailable as away:
-                if self._stopping:
-                    raise
-                log.warning("run_waits_for_store run=%s code=%s", drive.record.id, away.code)
-            except ExtraMissing as missing:
-                return (await drive.fail(missing.code, str(missing))).kind
-            except (Lost, asyncio.CancelledError):
-                raise
-            except Exception as error:
-                defects += 1
-                log.exception("run_step_failed run=%s", drive.record.id)
-                if defects == DEFECTS_MOST:
-                    return (await drive.fail("internal_error", f"The loop met {type(error).__name__}.")).kind
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(PAUSE_MOST_S, pause_s * 2)
