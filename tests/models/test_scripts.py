@@ -13,7 +13,7 @@ from tests.models.asking import Heard, asked, request, result
 from tests.models.conftest import HASTY
 from tollhouse.errors import InvalidSetting
 from tollhouse.models.book import ModelBook, Script
-from tollhouse.models.port import Ask, ModelFailed, ModelReply, ModelRequest
+from tollhouse.models.port import Ask, AssistantMessage, ModelFailed, ModelReply, ModelRequest
 
 REFUNDS: list[Any] = [
     {"say": "Looking it up.", "call": [{"tool": "find_order", "arguments": {"order": "{{ input }}"}}]},
@@ -89,6 +89,24 @@ async def test_a_turn_that_fails_for_good_leads_to_the_fallback_list() -> None:
     house = ModelBook(scripts={"play": [{"fail": "model_not_authorized"}], "other": ["I can."]}, patience=HASTY)
     reply = await house.ask(play(fallback=("scripted:other",)))
     assert (reply.text, reply.model, len(reply.attempts)) == ("I can.", "scripted:other", 2)
+
+
+@pytest.mark.parametrize(
+    ("template", "filled"),
+    [
+        ("{{ results.-1.id }}", "o-8"),
+        ("{{results.0}}", '{"id": "o-7", "paid": [1, null]}'),
+        ("paid {{ results.0.paid.0 }} of {{ results.0.paid }}", "paid 1 of [1, null]"),
+        ("{{ input }} and {braces} {{ }}", "second and {braces} {{ }}"),
+    ],
+)
+async def test_placeholders_reach_into_results_since_the_last_words(template: str, filled: str) -> None:
+    """Results count from what was said last, from either end; what is no placeholder stays as it is."""
+    earlier = ("first", asked("r:1.1", 1), result("r:1.1", '{"id": "o-6"}'))
+    both = AssistantMessage("", (Ask("s:1.1", "refund", {}), Ask("s:1.2", "refund", {})))
+    now = ("second", both, result("s:1.1", '{"id": "o-7", "paid": [1, null]}'), result("s:1.2", '{"id": "o-8"}'))
+    reply = await book([template]).ask(play(*earlier, *now, key="s:1"))
+    assert reply.text == filled
 
 
 @pytest.mark.parametrize(
