@@ -16,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tollhouse
 from tollhouse.contract.effects import Settings
+from tollhouse.operations.production import REASONS
 from tollhouse.settings import HouseSettings
-from tools import cli_reference, docs, reference
+from tools import agents_reference, cli_reference, docs, reference
 
 ROOT = docs.ROOT
 SOURCE = ROOT / "src" / "tollhouse"
@@ -57,6 +58,8 @@ def undocumented() -> Iterator[str]:
     kinds = kinds_in(*(SOURCE / name for name in EVENTFUL))
     yield from left_out("kind of event", kinds, DOCS / "reference" / "history.md")
     yield from left_out("command", [shown.line for shown in cli_reference.commands()], DOCS / "reference" / "cli.md")
+    yield from left_out("field", agents_reference.field_names(), DOCS / "reference" / "agents-file.md")
+    yield from left_out("code", REASONS, DOCS / "reference" / "production-check.md")
     yield from _options_left_out()
 
 

@@ -2,9 +2,11 @@
 
 Pages are written by hand, but for two kinds of parts, each after a comment that readers do not see:
 
-    <!-- generated: NAME -->        what stands between it and `<!-- end -->` is section NAME of tools/reference.py
+    <!-- generated: NAME -->        what stands between it and `<!-- end -->` is section NAME of tools/*reference.py
     <!-- example: PATH[#REGION] --> the code block after it holds examples/PATH, or the lines of it between
                                     `# <REGION>` and `# </REGION>`
+
+Besides, a file of :data:`COPIES` is what its function says as a whole.
 
 `--check` writes nothing and exits with 1 when a part is stale.
 """
@@ -19,10 +21,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.reference import SECTIONS
+from tollhouse.runs.agent_schema import schema_text
+from tools import agents_reference, reference
 
+SECTIONS = {**reference.SECTIONS, **agents_reference.SECTIONS}
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
+
+COPIES = {"docs/reference/tollhouse.schema.json": schema_text}
+"""Files that editors and readers fetch from the docs as they are."""
 
 GENERATED = re.compile(r"(<!-- generated: (?P<name>[\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 EXAMPLE = re.compile(
@@ -69,7 +76,11 @@ def example(path: str, region: str | None) -> str:
 
 
 def stale() -> Iterator[tuple[Path, str]]:
-    """Pages that are not as they should be, with the text that they should have."""
+    """Pages and copies that are not as they should be, with the text that they should have."""
+    for name, wanted_of in COPIES.items():
+        copy = ROOT / name
+        if not copy.is_file() or copy.read_text(encoding="utf-8") != wanted_of():
+            yield copy, wanted_of()
     for page in pages():
         text = page.read_text(encoding="utf-8")
         try:

@@ -1,8 +1,8 @@
 """Runs a page of the docs as a reader would: its files are saved, its programs and commands run, in its order.
 
-In a page, a block marked ``python`` is a program: after an ``example`` comment it is saved under the example's name,
-otherwise it is run at once. A block marked ``console`` holds commands after ``$ `` and what they print; ``...`` stands
-for any text within a line, or alone for any lines. A comment above a block may say more:
+In a page, a block marked ``python`` is a program: after an ``example`` comment it is saved under the example's name, as
+is a file of any other kind, otherwise it is run at once. A block marked ``console`` holds commands after ``$ `` and what
+they print; ``...`` stands for any text within a line, or alone for any lines. A comment above a block may say more:
 
     <!-- ends: 3 -->                   the last command of the block ends with that exit code
     <!-- runs on -->                   the command goes on until the test has seen its first output
@@ -99,12 +99,12 @@ class Reader:
         for block in blocks_of(page):
             if "not run" in block.says:
                 assert block.says["not run"], f"{block.place}: say why it is not run"
-            elif block.lang == "python":
-                self._python(block)
+            elif block.lang == "python" or "example" in block.says:
+                self._program(block)
             elif block.lang == "console":
                 self._console(block)
 
-    def _python(self, block: Block) -> None:
+    def _program(self, block: Block) -> None:
         example = block.says.get("example")
         if example is None:
             self._run(["python", "-"], block.place, typed=block.text)

@@ -37,4 +37,4 @@ def _in_pages() -> set[Path]:
 
 def test_every_example_stands_in_a_page() -> None:
     """An example that no page shows is one that nobody reads."""
-    assert set(EXAMPLES.rglob("*.py")) == _in_pages()
+    assert {file for file in EXAMPLES.rglob("*.*") if file.suffix in (".py", ".yaml")} == _in_pages()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.runs.agents.files import right, written
 from tollhouse.models.provider import Endpoint
+from tollhouse.models.wire import SETTINGS
 from tollhouse.runs.agent_files import read_file, seconds
 from tollhouse.runs.agent_schema import schema
 from tollhouse.runs.agents import Agent, AgentApproval, Limits, Verifier, agent_of
@@ -106,7 +107,7 @@ def test_fields_of_the_schema_are_the_fields_of_an_agent(tmp_path: Path) -> None
         "instructions_file": "told.txt", "tools": "[look]", "agents": "[b]", "limits": "{turns: 1}",
         "on_in_doubt": "fail", "on_tool_error": "fail", "output": "{type: string}", "output_repairs": "1",
         "verifier": "{model: 'openai:y', instructions: I}", "approvals": "{pay: true}", "questions": "true",
-        "timers": "true", "model_settings": "{a: 1}",
+        "timers": "true", "model_settings": "{seed: 1}",
     }  # fmt: skip
     assert set(given) == published
     for name, value in given.items():
@@ -148,6 +149,11 @@ def test_scripts_may_be_files_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "play.yaml").write_text("- say: Hello.\n")
     text = "version: 1\nagents: {a: {model: 'scripted:play.yaml'}}"
     assert right(tmp_path, text).book().known("scripted:play.yaml")
+
+
+def test_model_settings_are_those_that_models_take() -> None:
+    """No other would be sent, so no other is published."""
+    assert set(schema()["$defs"]["model_settings"]["properties"]) == SETTINGS
 
 
 @pytest.mark.parametrize(

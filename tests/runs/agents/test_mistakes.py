@@ -35,6 +35,8 @@ AGENT = "version: 1\nagents:\n  clerk:\n    model: openai:x\n"
         ("    limits: {wall: 30 minutes}", (5, 20), "limits.wall is not written as it must be.", "`30m`"),
         ("    limits: {wall: 400d}", (5, 20), "limits.wall is 34560000 s.", "1 second to 365 days"),
         ("    limits: {wal: 3s}", (5, 14), "agents.clerk.limits has no field 'wal'.", "Did you mean 'wall'?"),
+        ("    model_settings: {temprature: 1}", (5, 22), "has no field 'temprature'.", "Did you mean 'temperature'?"),
+        ("    model_settings: {max_tokens: 0}", (5, 34), "max_tokens is less than 1.", "longest answer"),
         ("    timers: yes", (5, 13), "agents.clerk.timers is text, not true or false.", "It may wait"),
         ("    questions: {expires: 0s}", (5, 26), "questions.expires is 0 s.", "1 second"),
         ("    approvals: {pay: true}", (5, 22), "clerk may not use 'pay', so nobody can", "Tools of clerk: none."),
