@@ -14,12 +14,15 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tests.operations.scenes import SENT, TOOLS, fill, keep_calling, pay
+from tests.operations.scenes import SENT, TOOLS, fill, fill_runs, keep_calling, pay, runs_in
 from tollhouse import Tollhouse, external, tool
 from tollhouse.errors import CopyDiffers, CopyRefused, InDoubt, StoreFenced, TollhouseError
+from tollhouse.ledger.run_record import Definition
 from tollhouse.operations import copying
+from tollhouse.operations.backups import back_up
 from tollhouse.operations.copying import abandon_copy, copy_ledger
 from tollhouse.stores import marks_of
+from tollhouse.testing.conformance.run_story import begin
 
 POSTGRES = pytest.mark.postgres
 
@@ -62,6 +65,36 @@ async def test_everything_travels_and_is_compared(urls: tuple[str, str]) -> None
         assert sent == SENT
         await house.call(pay, {"to": "bob"}, key="pay:bob")
     assert [*sent, "bob"] == SENT
+
+
+async def test_runs_travel_too(urls: tuple[str, str]) -> None:
+    """With their histories, wakes, definitions and access keys; whoever drove one has ended in the target."""
+    source, target = urls
+    async with opened(source) as house:
+        records = await fill_runs(house)
+        histories = {record.id: await house.store.events("default", f"run:{record.id}") for record in records}
+        keys = await runs_in(house).access_keys("default")
+        copied = await copy_ledger(source, target)
+        for refused in (
+            runs_in(house).wake("default", "run_0"),
+            runs_in(house).forget_wakes("default", "run_2"),
+            runs_in(house).keep_definition(Definition("default", "e" * 64, "agent", "other", 1, "{}")),
+            runs_in(house).keep_access_key(keys[0]),
+            runs_in(house).write_run(begin("late", tenant="default")),
+        ):
+            with pytest.raises(StoreFenced):
+                await refused
+    assert (copied.rows["runs"], copied.rows["wakes"]) == (6, 1)
+    assert (copied.rows["definitions"], copied.rows["access_keys"]) == (1, 1)
+    async with opened(target) as house:
+        there = runs_in(house)
+        assert [await there.run("default", record.id) for record in records] == records
+        for record in records:
+            assert await house.store.events("default", f"run:{record.id}") == histories[record.id]
+        takeable = await there.runs_to_take("default", "local", 10)
+        assert {record.id for record in takeable} == {"run_0", "run_1", "run_2", "run_4"}
+        assert [found.name for found in await there.definitions("default", "agent")] == ["concierge"]
+        assert await there.access_keys("default") == keys
 
 
 async def test_nothing_is_written_to_the_source_after_the_fence(urls: tuple[str, str]) -> None:
@@ -130,7 +163,9 @@ async def test_attempt_under_way_becomes_a_lost_owners_in_the_target(urls: tuple
 
 KILLED = """
 import asyncio, os, signal, sys
+from tollhouse.ledger.run_record import Definition
 from tollhouse.operations import copying
+from tollhouse.operations.backups import back_up
 copying.PAGE = 2
 arrived = 0
 def progress(table, rows):
@@ -147,8 +182,9 @@ async def test_copy_that_is_killed_goes_on_where_it_was(urls: tuple[str, str]) -
     source, target = urls
     async with opened(source) as house:
         await fill(house)
+        await fill_runs(house)
         number = len(await house.list())
-    for rows in (1, 9):
+    for rows in (1, 9, 25):
         command = [sys.executable, "-c", KILLED, source, target, str(rows)]
         assert (await asyncio.to_thread(subprocess.run, command, check=False)).returncode == -signal.SIGKILL
         for url in (source, target):
@@ -156,7 +192,7 @@ async def test_copy_that_is_killed_goes_on_where_it_was(urls: tuple[str, str]) -
                 async with opened(url):
                     pass
     copied = await copy_ledger(source, target)
-    assert (copied.resumed, copied.rows["calls"]) == (True, number)
+    assert (copied.resumed, copied.rows["calls"], copied.rows["runs"]) == (True, number, 6)
     assert await copy_ledger(source, target) == copied
     async with opened(target) as house:
         assert len(await house.list()) == number
@@ -204,6 +240,23 @@ def _meddle(target: str) -> Any:
         return await verify(*ledgers)
 
     return meddled
+
+
+@pytest.mark.parametrize("change", ["head_seq = head_seq - 1", "head_hash = ''"])
+async def test_history_of_a_run_that_ends_elsewhere_is_found(tmp_path: Path, change: str) -> None:
+    """The row of a run says where its history ends, as the row of a call does."""
+    source, target = f"sqlite:///{tmp_path}/source.db", f"sqlite:///{tmp_path}/target.db"
+    async with opened(source) as house:
+        await fill(house)
+        await fill_runs(house)
+    assert await back_up(source, tmp_path / "whole.db") == 7
+    with contextlib.closing(sqlite3.connect(tmp_path / "source.db")) as connection:
+        connection.execute(f"UPDATE runs SET {change} WHERE id = 'run_3'")
+        connection.commit()
+    with pytest.raises(CopyDiffers, match="run:run_3"):
+        await copy_ledger(source, target)
+    with pytest.raises(CopyDiffers, match="run:run_3"):
+        await back_up(target, tmp_path / "backup.db")
 
 
 async def test_finished_copy_is_not_abandoned(urls: tuple[str, str]) -> None:

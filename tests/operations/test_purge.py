@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from tests.operations.scenes import SENT, TOOLS, fill, pay
+from tests.operations.scenes import SENT, TOOLS, fill, pay, runs_in
 from tests.support.houses import OpenHouse
 from tollhouse import Tollhouse, dedup, did_not_happen, external, happened, hold_repeats, tool
 from tollhouse.contract.terms import US
 from tollhouse.errors import CallConflict, CallFailed, CallNotSent, Held, InDoubt, NotAllowed, Refused, ResultPurged
 from tollhouse.ledger.events import first_break
 from tollhouse.ledger.record import State
+from tollhouse.ledger.run_record import run_stream
+from tollhouse.ledger.store import Blob
 from tollhouse.operations.purge import Purged, purge
+from tollhouse.runs.states import RunState
 from tollhouse.stores import open_raw
 from tollhouse.stores.common.raw import BLOBS, EVENTS, RawLedger
+from tollhouse.testing.conformance.run_story import begin, finish, put
 
 LARGE = "x" * 70_000
 
@@ -179,6 +184,39 @@ async def test_body_that_is_brought_again_during_the_search_stays(
     monkeypatch.setattr(RawLedger, "with_bodies", late)
     assert await purged(house) == Purged({"succeeded": 1}, 0)
     assert (await house.call(fetch, {"n": 2}, key="new")).value == LARGE
+
+
+async def test_body_that_the_history_of_a_run_names_stays(open_house: OpenHouse) -> None:
+    """Histories of runs are never purged, so what they name is never deleted."""
+
+    @tool(external())
+    async def fetch(text: str) -> str:
+        return text * 70_000
+
+    house = await open_house(fetch)
+    tenant, stream = house._core.tenant, run_stream("run_1")
+    for text in ("x", "y"):
+        await house.call(fetch, {"text": text}, key=text)
+    large = Blob(sha256(b'"' + LARGE.encode() + b'"').hexdigest(), b'"' + LARGE.encode() + b'"')
+    facts = {"messages": [{"text": {"$blob": large.digest, "size": len(large.data)}}]}
+    await put(runs_in(house), begin("run_1", tenant=tenant, facts=facts, blobs=(large,)))
+    assert await purged(house) == Purged({"succeeded": 2}, 1)
+    assert await house.store.blob(tenant, large.digest) == large.data
+    assert [row[1] for row in await rows(house, BLOBS)] == [large.digest]
+    assert [event.kind for event in await house.store.events(tenant, stream)] == ["run_started"]
+
+
+async def test_call_of_an_unfinished_run_is_never_purged(open_house: OpenHouse) -> None:
+    """The run may read it when it goes on, however long it has waited."""
+    house = await open_house(*TOOLS)
+    store, tenant = runs_in(house), house._core.tenant
+    started = await put(store, begin("run_1", tenant=tenant))
+    for key, scope in (("run_1:1.1", "run_1"), ("run_2:1.1", "run_2")):
+        await house.call(pay, {"to": "ada"}, key=key, scope=scope)
+    assert (await purged(house)).calls == {"succeeded": 1}
+    assert (await house.call(pay, {"to": "ada"}, key="run_1:1.1", scope="run_1")).value == "paid ada"
+    await put(store, finish(started, RunState.CANCELLED))
+    assert (await purged(house)).calls == {"succeeded": 1}
 
 
 async def test_purged_call_is_never_retried_or_undone(open_house: OpenHouse) -> None:

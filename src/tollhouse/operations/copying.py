@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
 from tollhouse.errors import CopyDiffers, CopyRefused
 from tollhouse.ledger.events import Event, first_break
-from tollhouse.ledger.rows import COLUMNS
+from tollhouse.ledger.run_record import run_stream
 from tollhouse.ledger.writes import call_stream
 from tollhouse.stores import check, open_raw, upgrade, without_password
-from tollhouse.stores.common.raw import BLOBS, CALLS, EVENTS, FENCE, RESTORED, TABLES, RawLedger, Row, Table
+from tollhouse.stores.common.raw import BLOBS, CALLS, EVENTS, FENCE, RESTORED, RUNS, TABLES, RawLedger, Row, Table
 
 PAGE = 1000
 PAGE_OF_BLOBS = 20
@@ -32,6 +32,10 @@ COPIED_FROM = "copied_from"
 """The mark that a finished copy leaves in its target."""
 
 Mark = dict[str, Any]
+Name = tuple[str, str]
+"""A stream's tenant and name."""
+End = tuple[int, str]
+"""``seq`` and hash of its last event."""
 Progress = Callable[[str, int], None]
 """``progress(table, rows)``: so many rows of a table have arrived."""
 
@@ -189,20 +193,37 @@ async def _same_rows(table: Table, source: RawLedger, target: RawLedger) -> tupl
 
 
 async def chains_hold(ledger: RawLedger) -> None:
-    """Every stream is whole, and ends where the row of its call says."""
+    """Every stream is whole, and ends where the row of its call or run says."""
     streams = _streams(ledger)
     found = await anext(streams, None)
-    async for row in _all(CALLS, ledger):
-        call = dict(zip(COLUMNS, row, strict=True))
-        name, head = (call["tenant"], call_stream(call["key"])), (call["head_seq"], call["head_hash"])
+    async for name, head in _heads(ledger):
         while found is not None and found[0] < name:
             found = await anext(streams, None)
         ends = found[1] if found is not None and found[0] == name else (0, "")
         if ends != head:
-            raise CopyDiffers(f"The history of {call['key']} does not end where its row says.")
+            raise CopyDiffers(f"The history {name[1]} does not end where its row says.")
 
 
-async def _streams(ledger: RawLedger) -> AsyncIterator[tuple[tuple[str, str], tuple[int, str]]]:
+async def _heads(ledger: RawLedger) -> AsyncIterator[tuple[Name, End]]:
+    """Where the streams of calls and runs end by their rows, in the order of names."""
+    sources = (_heads_of(CALLS, "key", call_stream, ledger), _heads_of(RUNS, "id", run_stream, ledger))
+    heads = [await anext(source, None) for source in sources]
+    while present := [(head[0], at) for at, head in enumerate(heads) if head is not None]:
+        _, at = min(present)
+        head, heads[at] = heads[at], await anext(sources[at], None)
+        assert head is not None
+        yield head
+
+
+async def _heads_of(
+    table: Table, key: str, stream: Callable[[str], str], ledger: RawLedger
+) -> AsyncGenerator[tuple[Name, End], None]:
+    async for values in _all(table, ledger):
+        row = dict(zip(table.columns, values, strict=True))
+        yield (row["tenant"], stream(row[key])), (row["head_seq"], row["head_hash"])
+
+
+async def _streams(ledger: RawLedger) -> AsyncGenerator[tuple[Name, End], None]:
     """Every stream's name and end, in the order of names. Raises :class:`CopyDiffers` where a chain is broken."""
     name, events = ("", ""), list[Event]()
     async for row in _all(EVENTS, ledger):

@@ -1,7 +1,9 @@
 """Purging: old settled calls lose their bodies, and their keys stay taken. Called by ``tollhouse db purge``.
 
 Works in small transactions beside running processes, and may be killed and run again at any time. A body that is kept
-outside its row may belong to several calls; it goes once a search after the purge has found nobody else who has it.
+outside its row may belong to several calls, and to the histories of runs, which are never purged; it goes once a search
+after the purge has found nobody else who has it. Whoever keeps the same bytes again after the search brings them along
+with its write, which takes them off the list.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from tollhouse.ledger.change import Change, Draft
 from tollhouse.ledger.events import Event
 from tollhouse.ledger.purging import bodies_of, has_results, may_purge, tombstone, without_results
 from tollhouse.ledger.record import SETTLED, CallRecord, State
+from tollhouse.ledger.run_record import run_stream
 from tollhouse.ledger.writes import write_of
 from tollhouse.stores import open_raw
 from tollhouse.stores.common.raw import RawLedger
@@ -25,6 +28,7 @@ BATCH = 200
 """Calls in one transaction: bounds how long writers wait."""
 
 _BODY = re.compile(r'"blob":"([0-9a-f]{64})"')
+_BODY_OF_RUN = re.compile(r'"\$blob":"([0-9a-f]{64})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +106,14 @@ async def _is_being_undone(ledger: RawLedger, record: CallRecord) -> bool:
 
 
 async def _drop_condemned(ledger: RawLedger) -> int:
-    """Delete the bodies of purged calls that no other call has; those of a purge that was killed as well."""
+    """Delete the bodies of purged calls that nobody else has; those of a purge that was killed as well."""
     condemned = await ledger.condemned()
     for tenant in {tenant for tenant, _ in condemned}:
-        async for digest in _named(ledger, tenant):
-            if (tenant, digest) in condemned:
-                condemned.discard((tenant, digest))
-                await ledger.pardon(tenant, digest)
+        for named in (_named(ledger, tenant), _named_by_runs(ledger, tenant)):
+            async for digest in named:
+                if (tenant, digest) in condemned:
+                    condemned.discard((tenant, digest))
+                    await ledger.pardon(tenant, digest)
     return sum([await ledger.drop_blob(tenant, digest) for tenant, digest in condemned])
 
 
@@ -120,3 +125,13 @@ async def _named(ledger: RawLedger, tenant: str) -> AsyncIterator[str]:
             for digest in _BODY.findall(body):
                 yield digest
         after = page[-1][0]
+
+
+async def _named_by_runs(ledger: RawLedger, tenant: str) -> AsyncIterator[str]:
+    """Digests of bodies that the histories of the tenant's runs name."""
+    after = (run_stream(""), 0)
+    while page := await ledger.runs_with_bodies(tenant, after, BATCH):
+        for stream, seq, data in page:
+            for digest in _BODY_OF_RUN.findall(data):
+                yield digest
+            after = (stream, seq)

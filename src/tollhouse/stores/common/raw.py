@@ -20,6 +20,7 @@ from tollhouse.errors import StoreSchema
 from tollhouse.ledger.events import Event, event_row
 from tollhouse.ledger.record import CallRecord
 from tollhouse.ledger.rows import COLUMNS, mutable_values, record_of
+from tollhouse.ledger.run_record import RUN_COLUMNS
 from tollhouse.stores.common.migrations import SchemaReport
 
 Row = tuple[Any, ...]
@@ -55,9 +56,17 @@ class Table:
         return row[: len(self.start)]
 
 
+ACCESS_KEYS = Table(
+    "access_keys",
+    (
+        "tenant", "id", "secret_digest", "principal", "scopes", "created_at_us", "expires_at_us", "revoked_at_us",
+    ),
+    ("", ""),
+)  # fmt: skip
 BLOBS = Table("blobs", ("tenant", "digest", "data"), ("", ""))
 CALLS = Table("calls", COLUMNS, ("", ""))
 CONDEMNED = Table("condemned", ("tenant", "digest"), ("", ""))
+DEFINITIONS = Table("definitions", ("tenant", "digest", "kind", "name", "created_at_us", "body"), ("", ""))
 EVENTS = Table(
     "events",
     ("tenant", "stream", "seq", "at_us", "kind", "data", "salt", "payload_digest", "hash", "write_id"),
@@ -71,11 +80,13 @@ OWNERS = Table(
     ),
     ("", ""),
 )  # fmt: skip
-TABLES = (BLOBS, CONDEMNED, OWNERS, CALLS, EVENTS)
-GUARDED = (BLOBS, OWNERS, CALLS, EVENTS)
+RUNS = Table("runs", RUN_COLUMNS, ("", ""))
+WAKES = Table("wakes", ("tenant", "run_id", "at_us"), ("", ""))
+TABLES = (BLOBS, CONDEMNED, OWNERS, CALLS, EVENTS, RUNS, WAKES, DEFINITIONS, ACCESS_KEYS)
+GUARDED = (BLOBS, OWNERS, CALLS, EVENTS, RUNS, WAKES, DEFINITIONS, ACCESS_KEYS)
 """Tables that a fence closes."""
 
-BOOLEANS = frozenset({"contradicted", "cancel_asked", "proven_dead"})
+BOOLEANS = frozenset({"contradicted", "cancel_asked", "proven_dead", "finished"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +119,7 @@ class Statements(Protocol):
     CONDEMN: str  # tenant, digest
     LOCK_BLOBS: str
     WITH_BODIES: str  # tenant, last key, limit
+    RUNS_WITH_BODIES: str  # tenant, last stream, last seq, limit
     PARDON: str  # tenant, digest
     DROP_CONDEMNED_BLOB: str  # tenant, digest
 
@@ -273,7 +285,10 @@ class RawLedger:
     # -- purging -----------------------------------------------------------------------------------------
 
     async def purgeable(self, tenant: str, after: tuple[int, str], before_us: int, limit: int) -> list[CallRecord]:
-        """Calls settled and last updated before that time, oldest first, after a (``created_at_us``, key)."""
+        """Calls settled and last updated before that time, oldest first, after a (``created_at_us``, key).
+
+        Not those of a run that has not finished: it may read them when it goes on, however long it has waited.
+        """
         rows = await self._engine.rows(self._sql.PURGEABLE, tenant, *after, before_us, before_us, limit)
         return [record_of(dict(zip(COLUMNS, row, strict=True))) for row in rows]
 
@@ -312,6 +327,10 @@ class RawLedger:
     async def with_bodies(self, tenant: str, after: str, limit: int) -> list[tuple[str, str]]:
         """Key and body of calls that name bodies outside their row, in the order of keys."""
         return await self._engine.rows(self._sql.WITH_BODIES, tenant, after, limit)
+
+    async def runs_with_bodies(self, tenant: str, after: tuple[str, int], limit: int) -> list[tuple[str, int, str]]:
+        """Stream, ``seq`` and data of events of runs that name bodies, after a (stream, ``seq``), in order."""
+        return await self._engine.rows(self._sql.RUNS_WITH_BODIES, tenant, *after, limit)
 
     async def get(self, tenant: str, key: str) -> CallRecord | None:
         """The call under that key."""

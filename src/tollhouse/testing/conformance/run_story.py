@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -25,27 +26,37 @@ class RunLedger(Store, RunStore, Protocol):
     """A store that keeps runs too."""
 
 
-def begin(run_id: str = RUN, *, by: str | None = None, blobs: tuple[Blob, ...] = (), **fields: Any) -> RunWrite:
-    """The first write of a run: queued, and due at once. ``by``: who must be a live owner."""
+def begin(run_id: str = RUN, *, by: str | None = None, **particulars: Any) -> RunWrite:
+    """The first write of a run: queued, and due at once. ``particulars``: as in :func:`move`."""
     plain: dict[str, Any] = {
         "tenant": TENANT, "agent": "concierge", "agent_version": "v1", "driver": "local", "state": RunState.QUEUED,
         "version": 0, "owner": None, "start_key": None, "start_digest": "d1", "thread": None, "parent_run_id": None,
         "parent_key": None, "source_run_id": None, "attempt_no": 1, "requested_by": "rita", "created_at_us": T0,
         "updated_at_us": T0, "due_at_us": T0, "finished": False, "head_seq": 0, "head_hash": GENESIS, "body": "{}",
     }  # fmt: skip
-    write = move(RunRecord(id=run_id, **plain | fields), RunEvent.STARTED, by=by, blobs=blobs)
-    return replace(write, expected=None)
+    return replace(move(RunRecord(id=run_id, **plain), RunEvent.STARTED, by=by, **particulars), expected=None)
 
 
 def move(
-    before: RunRecord, event: RunEvent, *, by: str | None = None, blobs: tuple[Blob, ...] = (), **changes: Any
+    before: RunRecord,
+    event: RunEvent,
+    *,
+    by: str | None = None,
+    facts: Mapping[str, Any] | None = None,
+    blobs: tuple[Blob, ...] = (),
+    **changes: Any,
 ) -> RunWrite:
-    """The write that replaces a run by its next version, with one event. ``by``: who must be a live owner."""
+    """The write that replaces a run by its next version, with one event.
+
+    ``by``: who must be a live owner. ``facts``: what the event tells besides. ``changes``: fields of the run.
+    """
     write_id = f"write_{next(_numbers)}"
-    drafts = [Draft(event, {"state": changes.get("state", before.state)})]
-    events = seal(run_stream(before.id), before.head_seq, before.head_hash, drafts, before.updated_at_us, write_id)
-    changes |= {"version": before.version + 1, "head_seq": events[-1].seq, "head_hash": events[-1].hash}
-    return RunWrite(replace(before, **changes), before.version, events, write_id, by, blobs)
+    record = replace(before, **changes)
+    drafts = [Draft(event, {"state": record.state, **(facts or {})})]
+    events = seal(run_stream(before.id), before.head_seq, before.head_hash, drafts, record.updated_at_us, write_id)
+    head = events[-1]
+    record = replace(record, version=before.version + 1, head_seq=head.seq, head_hash=head.hash)
+    return RunWrite(record, before.version, events, write_id, by, blobs)
 
 
 def claim(before: RunRecord, owner: str = "own_a") -> RunWrite:

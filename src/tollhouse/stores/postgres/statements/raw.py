@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tollhouse.ledger.record import SETTLED
 from tollhouse.ledger.rows import COLUMNS, EDITABLE, MUTABLE
-from tollhouse.stores.common.raw import FENCED, GUARDED, Table
-from tollhouse.stores.postgres.statements import blobs, calls, events
+from tollhouse.stores.common.raw import CALLS, FENCED, GUARDED, Table
+from tollhouse.stores.postgres.statements import blobs, calls, events, runs
 from tollhouse.stores.postgres.statements.meta import PUT, SERVER_US
 from tollhouse.stores.postgres.statements.numbered import Numbered
 
@@ -13,14 +13,18 @@ FENCED_STATE = "TH001"
 """The SQLSTATE with which a fence refuses."""
 
 KINDS = {
+    "access_keys": runs.ACCESS_KEY_KINDS,
     "blobs": {"tenant": "text", **blobs.KINDS},
     "calls": {**calls.KINDS, "state": "text"},
     "condemned": {"tenant": "text", "digest": "text"},
+    "definitions": runs.DEFINITION_KINDS,
     "events": {"tenant": "text", **events.KINDS},
     "owners": {
         "tenant": "text", "id": "text", "host": "text", "pid": "bigint", "pid_started": "text", "label": "text",
         "lease_until_us": "bigint", "started_at_us": "bigint", "ended_at_us": "bigint", "proven_dead": "boolean",
     },
+    "runs": runs.KINDS,
+    "wakes": {"tenant": "text", "run_id": "text", "at_us": "bigint"},
 }  # fmt: skip
 """Columns of each table and the types they are bound as."""
 
@@ -56,7 +60,9 @@ RAISE_FENCES = "UPDATE @calls SET fence = fence + 1 WHERE open_owners IS NOT NUL
 PURGEABLE = (
     f"SELECT {_CALLS} FROM @calls c WHERE c.tenant = $1 AND (c.created_at_us, c.key) > ($2::bigint, $3::text)"
     f" AND c.created_at_us < $4 AND c.updated_at_us < $5 AND c.state IN ({_SETTLED}) AND NOT c.contradicted"
-    " AND c.open_owners IS NULL AND c.head_seq > 0 ORDER BY c.created_at_us, c.key LIMIT $6"
+    " AND c.open_owners IS NULL AND c.head_seq > 0"
+    " AND (SELECT r.finished FROM @runs r WHERE r.tenant = c.tenant AND r.id = c.scope) IS NOT FALSE"
+    " ORDER BY c.created_at_us, c.key LIMIT $6"
 )
 
 
@@ -78,6 +84,12 @@ WITH_BODIES = (
     'SELECT key, body FROM @calls WHERE tenant = $1 AND key > $2 AND body LIKE \'%"blob":"%\' ORDER BY key LIMIT $3'
 )
 
+# `;` comes after `:`, so these are the streams of runs.
+RUNS_WITH_BODIES = (
+    "SELECT stream, seq, data FROM @events WHERE tenant = $1 AND (stream, seq) > ($2, $3::bigint) AND stream < 'run;'"
+    " AND data LIKE '%\"$blob\":%' ORDER BY stream, seq LIMIT $4"
+)
+
 PARDON = "DELETE FROM @condemned WHERE tenant = $1 AND digest = $2 RETURNING 1"
 
 DROP_CONDEMNED_BLOB = "DELETE FROM @blobs WHERE tenant = $1 AND digest = $2"
@@ -91,11 +103,15 @@ RAISE_CLOCK = (
 def page(table: Table) -> str:
     """Rows after a key, in order, so many."""
     kinds = KINDS[table.name]
-    columns = ", ".join(f"{name}::text" if name == "state" else name for name in table.columns)
+    columns = ", ".join(f"{name}::text" if _is_enum(table, name) else name for name in table.columns)
     keys = ", ".join(table.keys)
     after = ", ".join(f"${n}::{kinds[name]}" for n, name in enumerate(table.keys, 1))
     limit = f"${len(table.keys) + 1}"
     return f"SELECT {columns} FROM @{table.name} WHERE ({keys}) > ({after}) ORDER BY {keys} LIMIT {limit}"
+
+
+def _is_enum(table: Table, column: str) -> bool:
+    return table is CALLS and column == "state"
 
 
 def last(table: Table) -> str:
@@ -112,7 +128,7 @@ def count(table: Table) -> str:
 def fill(table: Table) -> str:
     """Insert rows given as one array for each column, unless their key is taken."""
     source = Numbered().table("x", {name: KINDS[table.name][name] for name in table.columns})
-    values = ", ".join(f"x.{name}::@call_state" if name == "state" else f"x.{name}" for name in table.columns)
+    values = ", ".join(f"x.{name}::@call_state" if _is_enum(table, name) else f"x.{name}" for name in table.columns)
     return (
         f"INSERT INTO @{table.name} ({', '.join(table.columns)}) SELECT {values} FROM {source} ON CONFLICT DO NOTHING"
     )

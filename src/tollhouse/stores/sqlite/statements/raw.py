@@ -38,7 +38,9 @@ RAISE_FENCES = "UPDATE calls SET fence = fence + 1 WHERE open_owners IS NOT NULL
 PURGEABLE = (
     f"SELECT {', '.join(COLUMNS)} FROM calls WHERE tenant = ? AND (created_at_us, key) > (?, ?)"
     f" AND created_at_us < ? AND updated_at_us < ? AND state IN ({_SETTLED}) AND contradicted = 0"
-    " AND open_owners IS NULL AND head_seq > 0 ORDER BY created_at_us, key LIMIT ?"
+    " AND open_owners IS NULL AND head_seq > 0"
+    " AND coalesce((SELECT finished FROM runs WHERE runs.tenant = calls.tenant AND id = scope), 1) = 1"
+    " ORDER BY created_at_us, key LIMIT ?"
 )
 
 PURGE = (
@@ -52,6 +54,12 @@ CONDEMN = "INSERT INTO condemned (tenant, digest) VALUES (?, ?) ON CONFLICT DO N
 
 WITH_BODIES = (
     'SELECT key, body FROM calls WHERE tenant = ? AND key > ? AND instr(body, \'"blob":"\') > 0 ORDER BY key LIMIT ?'
+)
+
+# `;` comes after `:`, so these are the streams of runs.
+RUNS_WITH_BODIES = (
+    "SELECT stream, seq, data FROM events WHERE tenant = ? AND (stream, seq) > (?, ?) AND stream < 'run;'"
+    " AND instr(data, '\"$blob\":') > 0 ORDER BY stream, seq LIMIT ?"
 )
 
 PARDON = "DELETE FROM condemned WHERE tenant = ? AND digest = ?"
