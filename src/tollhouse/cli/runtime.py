@@ -18,7 +18,6 @@ from tollhouse.house.running import open_runs
 from tollhouse.models.port import ModelFailed, ModelReply, ModelRequest, OnText
 
 if TYPE_CHECKING:
-    from tollhouse.models.book import ModelBook
     from tollhouse.runs.agent_files import AgentsFile, Draft
     from tollhouse.runs.service import Runs
 
@@ -43,15 +42,6 @@ class NoModel:
         """Nothing to close."""
 
 
-def book_of(file: AgentsFile) -> ModelBook:
-    """The models that a file names: its scripts, its endpoints, and every provider."""
-    from tollhouse.models.book import ModelBook
-    from tollhouse.models.provider import Endpoint
-
-    endpoints = {name: Endpoint(each.base_url, each.api_key_env) for name, each in file.endpoints.items()}
-    return ModelBook(endpoints=endpoints, scripts=file.scripts, base=file.path.parent)
-
-
 @contextlib.asynccontextmanager
 async def opened(found: Draft, url: str, tools: Sequence[Tool[Any]], **settings: Any) -> AsyncIterator[Runtime]:
     """A house with the file's agents and models. ``settings`` are those of :meth:`Tollhouse.open`."""
@@ -60,7 +50,7 @@ async def opened(found: Draft, url: str, tools: Sequence[Tool[Any]], **settings:
     holder: dict[str, Runs] = {}
     file = found.proved({tool.name for tool in tools})
     offered = [*tools, *agent_tools(file.agents.values(), lambda: holder["runs"])]
-    book = book_of(file)
+    book = file.book()
     try:
         async with Tollhouse.open(url, tools=offered, **settings) as house:
             runs = holder["runs"] = await open_runs(house, file.agents, book)
