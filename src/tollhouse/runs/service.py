@@ -15,12 +15,13 @@ from tollhouse.errors import (
     RunConflict,
     RunNotAllowed,
     ThreadBusy,
+    TollhouseError,
     UnknownQuestion,
 )
 from tollhouse.gate.core import Core
 from tollhouse.gate.gate import Gate
 from tollhouse.ledger.ids import Prefix
-from tollhouse.ledger.run_record import RunQuery, RunRecord, RunRefusal, run_stream
+from tollhouse.ledger.run_record import RunRecord, RunRefusal, run_stream
 from tollhouse.models.port import Message, Model, UserMessage, message_of
 from tollhouse.runs import steps
 from tollhouse.runs.advance import Drive, Lost, Shared, Step
@@ -34,6 +35,7 @@ from tollhouse.runs.journal import (
     StartRefused,
     commit,
     facts_of,
+    last_of_thread,
 )
 from tollhouse.runs.live import Bus, Moved
 from tollhouse.runs.reader import RunReader
@@ -63,6 +65,11 @@ class Runs(RunReader):
         self._versions: dict[str, Agent] = {}
         self.on_start: Callable[[], None] = lambda: None
         """Called when a run may go on, so that a driver of this process need not wait for its next round."""
+
+    @property
+    def owner_id(self) -> str:
+        """What this process is called as an owner of runs and calls."""
+        return self._core.owner_id
 
     @property
     def model(self) -> Model:
@@ -152,7 +159,7 @@ class Runs(RunReader):
             record, _ = await commit(self._store, steps.started(record, start.facts(agent, self._catalogue)), record.id)
         except StartRefused as refused:
             return self._standing(start, refused)
-        self.bus.tell(Moved(record.id, record.head_seq))
+        self.bus.tell(Moved(record.id, record.head_seq, record.state))
         self.on_start()
         return view_of(record)
 
@@ -196,11 +203,10 @@ class Runs(RunReader):
         return view_of(standing, started_before=True)
 
     async def _continued(self, start: Start) -> str | None:
-        """The run of the thread before this one."""
+        """The run of the thread before this one, as far as is known before it stands."""
         if start.thread is None:
             return None
-        before = await self._store.find_runs(self.tenant, RunQuery(thread=start.thread, limit=1))
-        return before[0].id if before and before[0].finished else None
+        return await last_of_thread(self._store, self.tenant, start.thread)
 
     async def _version(self, agent: str, version: str | None) -> Agent:
         return await agent_version(self._store, self.tenant, agent, version)
@@ -250,7 +256,7 @@ class Runs(RunReader):
             except RunStale as stale:
                 record = stale.record or await self._record(run_id)
                 continue
-            self.bus.tell(Moved(record.id, record.head_seq))
+            self.bus.tell(Moved(record.id, record.head_seq, record.state))
             record = await self.tidy(record)
         return await self._seen(record)
 
@@ -263,7 +269,7 @@ class Runs(RunReader):
             except RunStale as stale:
                 record = stale.record or await self._record(run_id)
                 continue
-            self.bus.tell(Moved(record.id, record.head_seq))
+            self.bus.tell(Moved(record.id, record.head_seq, record.state))
             self.on_start()
             return await self._seen(record)
 
@@ -274,6 +280,10 @@ class Runs(RunReader):
         if record.agent_version not in self._versions:
             self._versions[record.agent_version] = await self._version(record.agent, record.agent_version)
         return self._versions[record.agent_version]
+
+    def now_here_us(self) -> int:
+        """The store's clock as this process knows it."""
+        return self._core.clock.now_us()
 
     async def claim(self, record: RunRecord) -> Drive:
         """Take a run in hand. Raises :class:`Lost` when somebody else has it, or it has ended."""
@@ -298,11 +308,19 @@ class Runs(RunReader):
             return Step("done", await self.tidy(record))
         try:
             drive = await self.claim(record)
-            step = await drive.step()
-            if step.kind == "continue":
-                await drive.release()
+            return await self._one_step(drive)
         except Lost:
             raise RunNotAllowed(f"{run_id} is in other hands.") from None
+
+    async def _one_step(self, drive: Drive) -> Step:
+        try:
+            step = await drive.step()
+        except BaseException:
+            with suppress(Lost, TollhouseError):  # then this process goes on with it when it is asked to again
+                await drive.release()
+            raise
+        if step.kind == "continue":
+            await drive.release()
         return Step(step.kind, drive.record)
 
     async def tidy(self, record: RunRecord) -> RunRecord:

@@ -17,8 +17,8 @@ from functools import partial
 
 from tollhouse.errors import ExtraMissing, HouseClosed, StoreUnavailable, TollhouseError, UnknownAgent
 from tollhouse.ledger.run_record import RunRecord
-from tollhouse.runs.advance import Drive, Lost
-from tollhouse.runs.drivers.driving import see_through
+from tollhouse.runs.advance import Lost
+from tollhouse.runs.drivers.driving import PAUSE_MOST_S, see_through
 from tollhouse.runs.live import Moved
 from tollhouse.runs.service import Runs
 from tollhouse.runs.states import RunState
@@ -39,8 +39,8 @@ class LocalDriver:
     ) -> None:
         self._runs, self._agents, self._every_s, self._at_once = runs, agents, every_s, at_once
         self._in_hand: dict[str, asyncio.Task[None]] = {}
-        self._dropped: set[str] = set()
-        """Runs that this process still owns but let go of, when the store was away."""
+        self._driven: set[str] = set()
+        """Those in hand that were claimed, and have not ended as far as is known here."""
         self._poked = asyncio.Event()
         self._stopping = False
         self._loop: asyncio.Task[None] | None = None
@@ -74,6 +74,7 @@ class LocalDriver:
 
     async def round(self) -> int:
         """Take what may be taken now, without waiting for it; how many runs that were."""
+        mine = await self._mine()
         room = self._at_once - len(self._in_hand)
         if room <= 0:
             return 0
@@ -81,18 +82,29 @@ class LocalDriver:
             self._runs.tenant, self.name, room + len(self._in_hand), agents=self._agents
         )
         self.last_round_s = time.monotonic()
-        found += await self._dropped_runs()
-        fresh = [record for record in found if record.id not in self._in_hand][:room]
+        fresh = [record for record in (*mine, *found) if record.id not in self._in_hand][:room]
         for record in fresh:
             task = asyncio.create_task(self._drive(record))
             self._in_hand[record.id] = task
             task.add_done_callback(partial(self._out_of_hand, record.id))
         return len(fresh)
 
-    async def _dropped_runs(self) -> list[RunRecord]:
-        dropped, self._dropped = self._dropped, set()
-        found = [await self._runs.store.run(self._runs.tenant, run_id) for run_id in dropped]
-        return [record for record in found if record is not None and record.state == RunState.RUNNING]
+    async def _mine(self) -> list[RunRecord]:
+        """Runs that this process owns, those among them too that it let go of when something failed.
+
+        A run that is driven here and was cancelled in another process is not among them: it stops now.
+        """
+        driven = set(self._driven)
+        owned = await self._runs.store.runs_owned(self._runs.tenant, self._runs.owner_id, self._at_once)
+        for run_id in driven - {record.id for record in owned}:
+            record = await self._runs.store.run(self._runs.tenant, run_id)
+            if record is not None and record.state == RunState.CANCELLED:
+                self._stop(run_id)
+        return [r for r in owned if r.driver == self.name and (self._agents is None or r.agent in self._agents)]
+
+    def _stop(self, run_id: str) -> None:
+        if run_id in self._driven:
+            self._in_hand[run_id].cancel()
 
     async def settle(self) -> None:
         """Drive until nothing can be done now: every run waits or has ended. For tests and one-shot commands."""
@@ -121,10 +133,8 @@ class LocalDriver:
         with self._runs.bus.subscribe("*") as queue:
             while True:
                 moved = await queue.get()
-                if isinstance(moved, Moved) and moved.run_id in self._in_hand:
-                    record = await self._runs.store.run(self._runs.tenant, moved.run_id)
-                    if record is not None and record.state == RunState.CANCELLED:
-                        self._in_hand[moved.run_id].cancel()
+                if isinstance(moved, Moved) and moved.state == RunState.CANCELLED:
+                    self._stop(moved.run_id)
 
     # -- one run -----------------------------------------------------------------------------------------
 
@@ -132,16 +142,35 @@ class LocalDriver:
         try:
             if record.finished:
                 await self._runs.tidy(record)
-            elif (drive := await self._claimed(record)) is not None:
-                await see_through(self._runs, drive, stopping=lambda: self._stopping)
+            else:
+                await self._claim_and_drive(record)
         except Lost:
             await self._left_behind(record.id)
-        except (HouseClosed, StoreUnavailable) as away:
-            # What it had in hand is taken up again once the store is back: the claim is still this process's.
-            log.warning("run_waits_for_store run=%s code=%s", record.id, away.code)
-            self._dropped.add(record.id)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                await self._left_behind(record.id)
+            raise
+        except HouseClosed:
+            log.debug("run_not_driven_by_closed_house run=%s", record.id)
+        except (StoreUnavailable, UnknownAgent, ExtraMissing) as missing:
+            log.warning("run_not_driven run=%s code=%s", record.id, missing.code)
+            await self._not_again_at_once()
         except Exception:
             log.exception("run_not_driven run=%s", record.id)
+            await self._not_again_at_once()
+
+    async def _claim_and_drive(self, record: RunRecord) -> None:
+        drive = await self._runs.claim(record)
+        self._driven.add(record.id)
+        try:
+            await see_through(self._runs, drive, stopping=lambda: self._stopping)
+        finally:
+            self._driven.discard(record.id)
+
+    async def _not_again_at_once(self) -> None:
+        """Whoever owns it keeps it in hand for a while: what failed just now would only fail again."""
+        if not self._stopping:
+            await asyncio.sleep(PAUSE_MOST_S * random.uniform(0.5, 1.0))
 
     async def _left_behind(self, run_id: str) -> None:
         """Another has the run now; or it was cancelled, and a call that left here in that moment is not sent again."""
@@ -150,10 +179,3 @@ class LocalDriver:
             record = await self._runs.store.run(self._runs.tenant, run_id)
             if record is not None and record.state == RunState.CANCELLED:
                 await self._runs.forbid_calls(record)
-
-    async def _claimed(self, record: RunRecord) -> Drive | None:
-        try:
-            return await self._runs.claim(record)
-        except (UnknownAgent, ExtraMissing) as missing:
-            log.warning("run_not_claimed run=%s code=%s", record.id, missing.code)
-            return None
