@@ -1,4 +1,4 @@
-"""`POST /v1/calls/{key}/<verb>`: decisions by the principal of the credential, on what was shown, about what is stored."""
+"""`POST /v1/calls/{key}/<verb>`: decisions by the credential's principal, on what was shown, about what is stored."""
 
 from __future__ import annotations
 
@@ -97,9 +97,7 @@ async def test_approval_of_a_call_that_changed_since_fails_its_precondition(
     assert (await ada.get("/v1/calls/k")).json()["state"] == "held"
 
 
-async def test_nobody_approves_their_own_call_whatever_the_body_says(
-    agent: httpx.AsyncClient, guarded: Served
-) -> None:
+async def test_nobody_approves_their_own_call_whatever_the_body_says(agent: httpx.AsyncClient, guarded: Served) -> None:
     """The requester is the principal of the key that called; a second key of the same principal changes nothing."""
     await held(agent)
     problem(await agent.post("/v1/calls/k/approve"), 403, "not_entitled")
@@ -178,9 +176,7 @@ async def test_of_two_deciders_one_wins_and_the_other_hears_who(
 # -- doubts and what follows ---------------------------------------------------------------------------------------
 
 
-async def test_doubt_is_resolved_by_name_with_the_value_given(
-    agent: httpx.AsyncClient, ada: httpx.AsyncClient
-) -> None:
+async def test_doubt_is_resolved_by_name_with_the_value_given(agent: httpx.AsyncClient, ada: httpx.AsyncClient) -> None:
     """The settlement carries the principal of the key, its reason, and the result that repeats then get."""
     await called(agent, "lost", {"item": "x"}, "k")
     body = {"finding": "happened", "reason": "seen", "value": "arrived", "reference": "r-1"}

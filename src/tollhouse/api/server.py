@@ -108,8 +108,11 @@ class Server(uvicorn.Server):
 class BoundedProtocol(HttpToolsProtocol):
     """HTTP/1.1 whose head is bounded in size and in time; the guard bounds the body."""
 
-    _in_head, _head_size = True, 0
-    _head_timer: asyncio.TimerHandle | None = None
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.access_log = False  # it would hold queries, whatever handlers somebody's logging has
+        self._in_head, self._head_size = True, 0
+        self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client came: it has to say what it wants."""
