@@ -15,6 +15,7 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -244,7 +245,7 @@ async def open_stage(shared_store_url: str, house_tenant: str, way: str) -> Asyn
         stage = Stage([], [], model, clock, way)
         opened.append(stage)
         for number in range(houses if way != "reread" else 1):
-            given = (*tools, *agent_tools(known.values(), lambda number=number: stage.all_runs[number]))
+            given = (*tools, *agent_tools(known.values(), partial(stage.all_runs.__getitem__, number)))
             wanted = {"tenant": house_tenant, "store_wait_s": 10.0, "grace_s": 1.0, **(settings or {})}
             house = await _house(shared_store_url, clock, given, wanted)
             stage.houses.append(house)

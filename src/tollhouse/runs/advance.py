@@ -16,17 +16,17 @@ from typing import Literal
 from tollhouse.gate.core import Core
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import replace
-from tollhouse.ledger.run_record import RunRecord
+from tollhouse.ledger.run_record import RunRecord, run_stream
 from tollhouse.models.port import Ask, Model, ModelFailed, ModelReply, ModelRequest, OnText, ToolSpec, UserMessage
 from tollhouse.runs import builtin, steps
 from tollhouse.runs.agents import Agent
 from tollhouse.runs.body import Body, Waiting, body_of
 from tollhouse.runs.calls import Calls, agent_tool_name, is_fatal
-from tollhouse.runs.journal import Journal, JournalStore, RunOwnerGone, RunStale, commit, follow, read
+from tollhouse.runs.journal import Journal, JournalStore, RunOwnerGone, RunStale, commit, follow, last_of_thread, read
 from tollhouse.runs.live import Bus, Moved, Text
 from tollhouse.runs.output import Verdict, check_schema, verify
 from tollhouse.runs.results import Result
-from tollhouse.runs.states import FINISHED, RunState
+from tollhouse.runs.states import FINISHED, RunEvent, RunState
 from tollhouse.runs.steps import RunChange
 
 CALLS_AT_ONCE = 16
@@ -36,6 +36,8 @@ MODEL_FAILURES_MOST = 8
 """Requests that fail in a row before the run fails; between them it waits, longer each time."""
 MODEL_PAUSE_FIRST_S = 2.0
 MODEL_PAUSE_MOST_S = 300.0
+RETRY_AFTER_MOST_S = 86_400.0
+"""A provider that wants to be left alone for longer is asked again after this."""
 _US = 1_000_000
 
 CUT = "Your answer was cut off at its greatest length. Answer again, shorter."
@@ -70,6 +72,8 @@ class Drive:
 
     def __init__(self, shared: Shared, record: RunRecord, agent: Agent, journal: Journal) -> None:
         self._shared, self.record, self._agent, self._journal = shared, record, agent, journal
+        self._is_known = True
+        """Whether the last step ended well; else what it wrote may not be known here."""
 
     @classmethod
     async def claim(cls, shared: Shared, record: RunRecord, agent: Agent) -> Drive:
@@ -78,14 +82,18 @@ class Drive:
         What moved one of its calls before the claim is read after it, so the notes about that may go.
         """
         owner = shared.core.owner_id
+        continues = body_of(record).continues
+        if record.thread is not None and record.version == 1:
+            # Known for sure only now: while this run stands unfinished, no other of its thread can begin.
+            continues = await last_of_thread(shared.store, record.tenant, record.thread, but=record.id)
         try:
-            change = steps.claimed(record, owner, shared.now_us())
+            change = steps.claimed(record, owner, continues, shared.now_us())
             taken, _ = await commit(shared.store, change, shared.core.ids.new(Prefix.DECISION), owner=owner)
         except (RunStale, RunOwnerGone):
             raise Lost from None
         if record.version > 1:
             await shared.store.forget_wakes(taken.tenant, taken.id)
-        shared.bus.tell(Moved(taken.id, taken.head_seq))
+        shared.bus.tell(Moved(taken.id, taken.head_seq, taken.state))
         return cls(shared, taken, agent, await read(shared.store, taken))
 
     @classmethod
@@ -95,28 +103,42 @@ class Drive:
 
     async def step(self) -> Step:
         """Make the next step, durable on return. Raises :class:`Lost`, or what the store raises when it is away."""
-        if self._shared.reread_every_step:
+        if self._shared.reread_every_step or not self._is_known:
+            await self._look()
             self._journal = await read(self._shared.store, self.record)
+        self._is_known = False
         if self._journal.open_asks:
             await self._settle_calls()
         elif self._journal.answer is not None:
             await self._finish(self._journal.answer.text)
         else:
             await self._ask()
+        self._is_known = True
         return self._standing()
 
     async def release(self) -> None:
-        """Hand the run over to whoever comes next."""
+        """Hand the run over to whoever comes next, as it stands, whatever broke off before."""
+        await self._look()
         await self._commit(lambda record: steps.released(record, self._shared.now_us()))
 
     async def fail(self, code: str, cause: str) -> Step:
         """End it for a reason that no further step can mend."""
+        await self._look()
         await self._commit(lambda record: steps.failed(record, code, cause, self._shared.now_us()))
         return self._standing()
 
     def _standing(self) -> Step:
         state = RunState(self.record.state)
         return Step("continue" if state is RunState.RUNNING else "done" if state in FINISHED else "wait", self.record)
+
+    async def _look(self) -> None:
+        """See what the store has. Raises :class:`Lost` when that is no longer this process's to move."""
+        self.record = self._mine(await self._shared.store.run(self.record.tenant, self.record.id))
+
+    def _mine(self, standing: RunRecord | None) -> RunRecord:
+        if standing is None or standing.owner != self.record.owner or standing.state != RunState.RUNNING:
+            raise Lost
+        return standing
 
     @property
     def _body(self) -> Body:
@@ -131,15 +153,21 @@ class Drive:
         except RunOwnerGone:
             raise Lost from None
         except RunStale as stale:
-            standing = stale.record
-            if standing is None or standing.owner != owner or standing.state != RunState.RUNNING:
-                raise Lost from None
+            standing = self._mine(stale.record)
+            await self._take_answers()
             self.record = standing
-            await follow(shared.store, self._journal)
             await self._commit(change_of)
             return
         await follow(shared.store, self._journal, events)
-        shared.bus.tell(Moved(self.record.id, self.record.head_seq))
+        shared.bus.tell(Moved(self.record.id, self.record.head_seq, self.record.state))
+
+    async def _take_answers(self) -> None:
+        """Answers are all that anybody but its driver writes to a run that is driven; else another drives it too."""
+        journal = self._journal
+        events = await self._shared.store.events(self.record.tenant, run_stream(self.record.id), journal.last_seq)
+        if any(event.kind != RunEvent.QUESTION_ANSWERED for event in events):
+            raise Lost
+        await follow(self._shared.store, journal, events)
 
     # -- asking the model --------------------------------------------------------------------------------
 
@@ -201,16 +229,21 @@ class Drive:
         again_at_us = None
         if failure.transient and failures + 1 < MODEL_FAILURES_MOST:
             pause_s = min(MODEL_PAUSE_MOST_S, MODEL_PAUSE_FIRST_S * 2**failures) * random.uniform(0.75, 1.25)
-            again_at_us = self._shared.now_us() + round(pause_s * _US)
+            asked_s = min(failure.retry_after_s or 0.0, RETRY_AFTER_MOST_S)
+            again_at_us = self._shared.now_us() + round(max(pause_s, asked_s) * _US)
+            again_at_us = min(again_at_us, self._latest_us or again_at_us)
         await self._commit(lambda record: steps.model_failed(record, failure, turn, again_at_us, self._shared.now_us()))
 
     # -- limits ------------------------------------------------------------------------------------------
 
     def _limit_before_asking(self) -> tuple[str, object] | None:
-        """The limit that forbids another question, and its value."""
+        """The limit that forbids another turn, and its value."""
         limits, spent = self._body.limits, self._body.spent
-        if spent.turns >= limits.turns:
-            return "turns", limits.turns
+        return ("turns", limits.turns) if spent.turns >= limits.turns else self._used_up()
+
+    def _used_up(self) -> tuple[str, object] | None:
+        """The limit that forbids another request to any model, and its value."""
+        limits, spent = self._body.limits, self._body.spent
         if limits.tokens is not None and spent.input_tokens + spent.output_tokens >= limits.tokens:
             return "tokens", limits.tokens
         if limits.cost is not None and spent.cost >= limits.cost:
@@ -218,10 +251,15 @@ class Drive:
         return self._wall_limit()
 
     def _wall_limit(self) -> tuple[str, object] | None:
+        latest_us = self._latest_us
+        over = latest_us is not None and self._shared.now_us() >= latest_us
+        return ("wall_s", self._body.limits.wall_s) if over else None
+
+    @property
+    def _latest_us(self) -> int | None:
+        """The end of its time; None: no end."""
         wall_s = self._body.limits.wall_s
-        if wall_s is not None and self._shared.now_us() - self.record.created_at_us >= wall_s * _US:
-            return "wall_s", wall_s
-        return None
+        return None if wall_s is None else self.record.created_at_us + round(wall_s * _US)
 
     async def _stop_at(self, limit: str, most: object) -> None:
         await self._commit(lambda record: steps.limit_reached(record, limit, str(most), self._shared.now_us()))
@@ -252,7 +290,10 @@ class Drive:
             return builtin.settle(ask, self._agent, body.answers or {}, known, self._shared.now_us())
         async with room:
             group = f"{self.record.id}:{self._journal.turn}"
-            return await self._shared.calls.settle(ask, self.record, self._agent, group)
+            try:
+                return await self._shared.calls.settle(ask, self.record, self._agent, group)
+            except RunOwnerGone:
+                raise Lost from None
 
     async def _gather(self, tasks: Sequence[asyncio.Task[Result | Waiting]]) -> tuple[Waiting, ...]:
         """Commit results as they come in; what all that is left waits for.
@@ -275,9 +316,11 @@ class Drive:
                 else:
                     waiting.append(self._as_known(answer))
             if results:
-                await self._results(results, tuple(waiting))
+                await self._results(results, self._known_with(waiting))
                 if self.record.state != RunState.RUNNING:
                     return ()
+            if left:
+                await self._show_questions(waiting)
         if failure is not None:
             raise failure
         return tuple(waiting)
@@ -286,6 +329,18 @@ class Drive:
         """The same with what was known of it: since when, and whether people were reminded."""
         known = next((w for w in self._body.waiting if (w.id, w.kind) == (waiting.id, waiting.kind)), None)
         return waiting if known is None else replace(waiting, since_us=known.since_us, reminded=known.reminded)
+
+    def _known_with(self, found: Sequence[Waiting]) -> tuple[Waiting, ...]:
+        """What open asks are found to wait for now, and what those that are not looked at yet waited for before."""
+        known = {each.id: each for each in (*self._body.waiting, *found)}
+        return tuple(known[ask.key] for ask in self._journal.open_asks if ask.key in known)
+
+    async def _show_questions(self, found: Sequence[Waiting]) -> None:
+        """A question that nobody has seen yet is there to be answered while other calls of the turn still run."""
+        known = {each.id for each in self._body.waiting}
+        if any(each.kind == "answer" and each.id not in known for each in found):
+            waiting = self._known_with(found)
+            await self._commit(lambda record: steps.waits_meanwhile(record, waiting, self._shared.now_us()))
 
     async def _results(self, results: list[Result], waiting: tuple[Waiting, ...]) -> None:
         fatal = next((result for result in results if is_fatal(result, self._agent)), None)
@@ -304,39 +359,41 @@ class Drive:
         if (reached := self._wall_limit()) is not None:
             await self._stop_at(*reached)
             return
-        wall_s = self._body.limits.wall_s
-        latest_us = None if wall_s is None else self.record.created_at_us + round(wall_s * _US)
-        await self._commit(lambda record: steps.paused(record, waiting, latest_us, self._shared.now_us()))
+        await self._commit(lambda record: steps.paused(record, waiting, self._latest_us, self._shared.now_us()))
 
     # -- finishing ---------------------------------------------------------------------------------------
 
     async def _finish(self, text: str) -> None:
         """Check the final answer; then end the run, or tell the model what is wrong with it."""
         verdict = Verdict(problem=CUT) if self._journal.cut else check_schema(self._agent, text)
-        code, most = "output_invalid", self._agent.output_repairs
-        verifier = self._agent.verifier
-        if verdict.problem is None and verifier is not None and not self._journal.passed:
+        if verdict.problem is None and self._agent.verifier is not None:
             looked = await self._verified(text)
-            if looked is None:
-                return
-            verdict = Verdict(verdict.output, looked.problem, looked.attempts)
-            code, most = "output_rejected", verifier.rounds
-        await self._commit(lambda record: self._judged(record, verdict, code, most))
+            if looked is not None:
+                verdict = Verdict(verdict.output, looked.problem, looked.attempts)
+                await self._commit(lambda record: self._judged(record, "verifier", verdict))
+        else:
+            await self._commit(lambda record: self._judged(record, "schema", verdict))
 
-    def _judged(self, record: RunRecord, verdict: Verdict, code: str, most: int) -> RunChange:
-        now_us = self._shared.now_us()
-        if verdict.problem is None and not verdict.attempts:
+    def _judged(self, record: RunRecord, check: str, verdict: Verdict) -> RunChange:
+        now_us, problem = self._shared.now_us(), verdict.problem
+        if check == "schema" and problem is None:
             return steps.succeeded(record, verdict.output, now_us)
-        change = steps.verified(record, verdict.problem is None, verdict.problem or "", verdict.attempts, now_us)
-        if verdict.problem is None:
+        change = steps.verified(record, check, problem is None, problem or "", verdict.attempts, now_us)
+        if problem is None:
             return change.then(steps.succeeded(change.record, verdict.output, now_us))
-        if self._journal.rejections >= most:
-            return change.then(steps.failed(change.record, code, verdict.problem, now_us))
-        return change
+        verifier = self._agent.verifier
+        most = verifier.rounds if check == "verifier" and verifier is not None else self._agent.output_repairs
+        if self._journal.rejections[check] < most:
+            return change
+        code = "output_rejected" if check == "verifier" else "output_invalid"
+        return change.then(steps.failed(change.record, code, problem, now_us))
 
     async def _verified(self, text: str) -> Verdict | None:
-        """What the verifier says; None: it did not answer, and the run waits or has failed."""
+        """What the verifier says; None: it was not asked or did not answer, and the run stands still or has failed."""
         assert self._agent.verifier is not None
+        if (reached := self._used_up()) is not None:
+            await self._stop_at(*reached)
+            return None
         question = next((m.text for m in self._journal.messages if isinstance(m, UserMessage)), "")
         key = f"{self.record.id}:{self._journal.turn}:verify"
         try:

@@ -63,14 +63,14 @@ def settle(ask: Ask, agent: Agent, answers: Mapping[str, Any], known: Waiting | 
 def _question(
     ask: Ask, agent: Agent, answers: Mapping[str, Any], known: Waiting | None, now_us: int
 ) -> Result | Waiting:
-    if (said := answers.get(ask.key)) is not None and said["text"] is not None:
+    if (said := answers.get(ask.key)) is not None:
         return Result(ask.key, ask.tool, said["text"])
     text = (ask.arguments or {}).get("question")
     if not isinstance(text, str) or not 1 <= len(text) <= QUESTION_CHARACTERS_MOST:
         return _wrong(ask, f"`question` must be 1 to {QUESTION_CHARACTERS_MOST:,} characters of text.")
     until_us = now_us + round(agent.question_expires_s * _US)
     waiting = known or Waiting("answer", ask.key, now_us, until_us, text)
-    if said is not None or (waiting.until_us is not None and now_us >= waiting.until_us):
+    if waiting.until_us is not None and now_us >= waiting.until_us:
         return Result(ask.key, ask.tool, "Nobody answered in time.", failed=True, code="question_expired")
     return waiting
 

@@ -21,7 +21,7 @@ from tollhouse.ledger.run_record import RunQuery, RunRecord
 from tollhouse.ledger.store import Query
 from tollhouse.runs import steps
 from tollhouse.runs.body import body_of
-from tollhouse.runs.journal import JournalStore, RunStale, commit
+from tollhouse.runs.journal import JournalStore, RunStale, commit, output_of
 from tollhouse.runs.states import RunState
 
 CancelChild = Callable[[str, str, str], Awaitable[None]]
@@ -95,13 +95,12 @@ class Ending:
         if run.parent_key is None:
             return None
         try:
-            await report(self._core, run.parent_key, happened(end_of(run)), run.id)
+            await report(self._core, run.parent_key, happened(await end_of(self._store, run)), run.id)
         except (NotAllowed, NotEntitled, UnknownCall):
             return None  # settled otherwise; its look-up finds the run by itself
         return run.parent_key
 
 
-def end_of(run: RunRecord) -> dict[str, Any]:
-    """What the parent of a finished run hears of it."""
-    body = body_of(run)
-    return {"run": run.id, "state": run.state, "output": body.output, "reason": body.reason}
+async def end_of(store: JournalStore, run: RunRecord) -> dict[str, Any]:
+    """What the parent of a finished run hears of it, the output whole."""
+    return {"run": run.id, "state": run.state, "output": await output_of(store, run), "reason": body_of(run).reason}

@@ -5,6 +5,8 @@ The journal is the authority: whoever drives a run knows of it only what is read
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -16,11 +18,11 @@ from tollhouse.ledger.compact import compact_encoder
 from tollhouse.ledger.cover import covered, run_digest
 from tollhouse.ledger.events import Event, seal
 from tollhouse.ledger.record import CallRecord, replace
-from tollhouse.ledger.run_record import RunRecord, RunRefusal, RunStore, RunWrite, run_stream
+from tollhouse.ledger.run_record import RunQuery, RunRecord, RunRefusal, RunStore, RunWrite, run_stream
 from tollhouse.ledger.store import Blob, Owner, Query
 from tollhouse.models.port import Ask, AssistantMessage, Message, ToolMessage, UserMessage, message_of
 from tollhouse.runs.body import body_of
-from tollhouse.runs.states import RunEvent
+from tollhouse.runs.states import RunEvent, RunState
 from tollhouse.runs.steps import RunChange
 
 INLINE_CHARACTERS_MOST = 64 * 1024
@@ -31,6 +33,9 @@ THREAD_RUNS_MOST = 100
 """How many earlier runs of a thread a conversation goes back."""
 
 _encode = compact_encoder(default=str)
+_BODY = "$blob"
+"""The name in a mapping that stands for a body; a name of somebody's own that looks like it gets one more ``$``."""
+_LIKE_BODY = re.compile(r"\$+blob")
 
 
 class JournalStore(RunStore, Protocol):
@@ -84,7 +89,7 @@ async def commit(
     expected = None if before is None else before.version
     written = await store.write_run(RunWrite(sealed, expected, events, write_id, owner, blobs))
     if written.applied:
-        stands = written.record
+        stands = written.stands
         if stands is None or stands.version != sealed.version:
             return sealed, events
         # An earlier try of this write was applied, decided at another moment: what follows builds on that one.
@@ -104,13 +109,14 @@ def _with_bodies(drafts: Iterable[Draft]) -> tuple[Sequence[Draft], tuple[Blob, 
         if isinstance(value, str) and len(value) > INLINE_CHARACTERS_MOST:
             return _kept(value, blobs)
         if isinstance(value, Mapping):
-            return {name: moved(each) for name, each in value.items()}
+            return {f"${name}" if _LIKE_BODY.fullmatch(name) else name: moved(each) for name, each in value.items()}
         return [moved(each) for each in value] if isinstance(value, list | tuple) else value
 
     outside = []
     for draft in drafts:
-        small = len(_encode(draft.data)) <= INLINE_CHARACTERS_MOST
-        outside.append(draft if small else Draft(draft.kind, moved(draft.data)))
+        text = _encode(draft.data)
+        plain = len(text) <= INLINE_CHARACTERS_MOST and f'{_BODY}"' not in text
+        outside.append(draft if plain else Draft(draft.kind, moved(draft.data)))
     return outside, tuple(blobs.values())
 
 
@@ -118,7 +124,7 @@ def _kept(text: str, blobs: dict[str, Blob]) -> dict[str, Any]:
     data = text.encode(errors="surrogatepass")
     digest = sha256(data).hexdigest()
     blobs[digest] = Blob(digest, data)
-    return {"$blob": digest, "size": len(data)}
+    return {_BODY: digest, "size": len(data)}
 
 
 async def facts_of(store: JournalStore, tenant: str, event: Event) -> dict[str, Any]:
@@ -126,14 +132,14 @@ async def facts_of(store: JournalStore, tenant: str, event: Event) -> dict[str, 
 
     async def whole(value: Any) -> Any:
         if isinstance(value, dict):
-            if value.keys() == {"$blob", "size"}:
-                data = await store.blob(tenant, value["$blob"])
+            if _BODY in value:
+                data = await store.blob(tenant, value[_BODY])
                 return "" if data is None else data.decode(errors="surrogatepass")
-            return {name: await whole(each) for name, each in value.items()}
+            return {name[1:] if _LIKE_BODY.fullmatch(name) else name: await whole(each) for name, each in value.items()}
         return [await whole(each) for each in value] if isinstance(value, list) else value
 
     facts = event.facts
-    if '"$blob"' in event.data:
+    if f'{_BODY}"' in event.data:
         facts = await whole(facts)
     return facts
 
@@ -152,10 +158,8 @@ class Journal:
     """The last answer, when it asks for nothing: final, unless a check rejects it."""
     cut: bool = False
     """Whether that answer was cut off at its greatest length."""
-    passed: bool = False
-    """Whether a verifier passed that answer."""
-    rejections: int = 0
-    """How many final answers were rejected."""
+    rejections: Counter[str] = field(default_factory=Counter)
+    """How many final answers were rejected, by each check."""
     catalogue: str = ""
     last_seq: int = 0
 
@@ -183,7 +187,7 @@ class Journal:
                 self._close_turn()
                 message = message_of(facts["message"])
                 assert isinstance(message, AssistantMessage)
-                self.turn, self.asks, self.passed = facts["turn"], message.asks, False
+                self.turn, self.asks = facts["turn"], message.asks
                 self.cut = facts["finish_reason"] == "length"
                 self.messages.append(message)
                 self.answer = None if message.asks else message
@@ -197,9 +201,8 @@ class Journal:
 
     def _take_verdict(self, facts: Mapping[str, Any]) -> None:
         if facts["passed"]:
-            self.passed = True
             return
-        self.rejections += 1
+        self.rejections[facts["check"]] += 1
         self.answer = None
         self.messages.append(UserMessage(facts["text"]))
 
@@ -234,6 +237,28 @@ async def follow(store: JournalStore, journal: Journal, events: Iterable[Event] 
             journal.take(event, await facts_of(store, tenant, event))
         if len(page) < EVENTS_PAGE:
             return
+
+
+async def output_of(store: JournalStore, record: RunRecord) -> Any:
+    """The output of a run; one that is too long for the row is in the journal. None where there is none."""
+    output = body_of(record).output
+    if output is not None or record.state != RunState.SUCCEEDED:
+        return output
+    for event in await store.events(record.tenant, run_stream(record.id), max(0, record.head_seq - 10)):
+        if event.kind == RunEvent.SUCCEEDED:
+            return (await facts_of(store, record.tenant, event))["output"]
+    return None
+
+
+async def last_of_thread(store: JournalStore, tenant: str, thread: str, but: str | None = None) -> str | None:
+    """The run of a thread that none of its other runs continues yet, ``but`` left out; None in a new thread.
+
+    Not simply the newest: a run that was begun later may have been started, and have ended, sooner.
+    """
+    found = await store.find_runs(tenant, RunQuery(thread=thread, limit=THREAD_RUNS_MOST))
+    others = [record for record in found if record.id != but]
+    continued = {body_of(record).continues for record in others}
+    return next((record.id for record in others if record.id not in continued), None)
 
 
 async def _before(store: JournalStore, record: RunRecord) -> list[Message]:

@@ -17,10 +17,11 @@ QUEUE_MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The journal has events up to ``seq``."""
+    """The journal has events up to ``seq``, and the run is in ``state``."""
 
     run_id: str
     seq: int
+    state: str
 
 
 @dataclass(frozen=True, slots=True)

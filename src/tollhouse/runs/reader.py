@@ -13,8 +13,8 @@ from tollhouse.ledger.events import Event
 from tollhouse.ledger.record import CallRecord, State
 from tollhouse.ledger.run_record import RunQuery, RunRecord, run_stream
 from tollhouse.ledger.store import Query
-from tollhouse.runs.journal import JournalStore, facts_of
-from tollhouse.runs.states import RunEvent, RunState
+from tollhouse.runs.journal import JournalStore, facts_of, output_of
+from tollhouse.runs.states import RunState
 from tollhouse.runs.view import RunView, view_of
 
 
@@ -68,14 +68,4 @@ class RunReader:
 
     async def _seen(self, record: RunRecord) -> RunView:
         view = view_of(record)
-        if view.state is RunState.SUCCEEDED and view.output is None:
-            return view_of(record, await self._output(record))
-        return view
-
-    async def _output(self, record: RunRecord) -> Any:
-        """An output too long for the row is in the journal."""
-        after = max(0, record.head_seq - 10)
-        for event in await self._store.events(self.tenant, run_stream(record.id), after):
-            if event.kind == RunEvent.SUCCEEDED:
-                return (await self.facts(event))["output"]
-        return None
+        return view if view.output is not None else view_of(record, await output_of(self._store, record))

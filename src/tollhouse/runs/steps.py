@@ -54,9 +54,11 @@ def started(record: RunRecord, facts: Mapping[str, Any]) -> RunChange:
     return RunChange(None, record, (Draft(_E.STARTED, {"state": record.state, **facts}),))
 
 
-def claimed(before: RunRecord, owner: str, now_us: int) -> RunChange:
-    """A driver takes it. That nobody else drives it is the store's to check (compare-and-set, and the owner's end)."""
-    return _moved(before, _E.CLAIMED, _S.RUNNING, now_us, {"owner": owner}, owner=owner, due_at_us=None)
+def claimed(before: RunRecord, owner: str, continues: str | None, now_us: int) -> RunChange:
+    """A driver takes it, once nobody else drives it. ``continues``: the run of its thread before it."""
+    body = body_of(before)
+    kept = body if body.continues == continues else replace(body, continues=continues)
+    return _moved(before, _E.CLAIMED, _S.RUNNING, now_us, {"owner": owner}, kept, owner=owner, due_at_us=None)
 
 
 def released(before: RunRecord, now_us: int) -> RunChange:
@@ -113,16 +115,21 @@ def calls_settled(
 
 
 def paused(before: RunRecord, waiting: tuple[Waiting, ...], latest_us: int | None, now_us: int) -> RunChange:
-    """Nothing more can be done now: the run becomes rows only. ``latest_us``: the end of its time; None: no end."""
+    """Nothing more can be done now: the run becomes rows only. ``latest_us``: the end of its time; None: no end.
+
+    An answer that a person gave in this very moment makes it due at once.
+    """
     body = body_of(before)
     drafts: tuple[Draft, ...] = ()
     due = [each for each in waiting if each.due_at_us is not None and each.due_at_us <= now_us]
+    answered = [now_us for each in waiting if each.id in (body.answers or {})]
     ids = [each.id for each in due if each.kind in ("approval", "answer") and not each.reminded]
     if ids:
         waiting = tuple(replace(each, reminded=True) if each.id in ids else each for each in waiting)
+        _check(RunState(before.state), _E.REMINDED, RunState(before.state))
         drafts = (Draft(_E.REMINDED, {"state": before.state, "ids": ids}),)
     state = next(STATE_OF[kind] for kind in STATE_OF if any(each.kind == kind for each in waiting))
-    times = [at_us for at_us in (latest_us, *(each.due_at_us for each in waiting)) if at_us is not None]
+    times = [at_us for at_us in (latest_us, *answered, *(each.due_at_us for each in waiting)) if at_us is not None]
     change = _moved(
         before,
         _E.WAITING,
@@ -136,11 +143,17 @@ def paused(before: RunRecord, waiting: tuple[Waiting, ...], latest_us: int | Non
     return RunChange(change.before, change.record, drafts + change.drafts)
 
 
-def question_answered(before: RunRecord, question_id: str, text: str | None, by: str, now_us: int) -> RunChange:
-    """A person's answer, kept until the run takes it up. ``text`` None: nobody answered in time."""
+def waits_meanwhile(before: RunRecord, waiting: tuple[Waiting, ...], now_us: int) -> RunChange:
+    """A person is asked something while other calls of the turn still run: it is to be seen, and answered, at once."""
+    facts = {"waiting": waiting_as_json(waiting)}
+    return _moved(before, _E.WAITING, _S.RUNNING, now_us, facts, replace(body_of(before), waiting=waiting))
+
+
+def question_answered(before: RunRecord, question_id: str, text: str, by: str, now_us: int) -> RunChange:
+    """A person's answer, kept until the run takes it up."""
     body = body_of(before)
     answers = {**(body.answers or {}), question_id: {"text": text, "by": by}}
-    facts = {"id": question_id, "text": text, "by": by, "expired": text is None}
+    facts = {"id": question_id, "text": text, "by": by}
     if before.state == _S.RUNNING:
         return _moved(before, _E.QUESTION_ANSWERED, _S.RUNNING, now_us, facts, replace(body, answers=answers))
     kept = replace(body, answers=answers)
@@ -180,11 +193,12 @@ def limits_raised(before: RunRecord, limits: Limits, by: str, now_us: int) -> Ru
     return _moved(before, _E.LIMITS_RAISED, _S.QUEUED, now_us, facts, body, due_at_us=now_us)
 
 
-def verified(before: RunRecord, passed: bool, text: str, attempts: Sequence[Any], now_us: int) -> RunChange:
-    """What a check said about the final answer; the model hears ``text`` when it did not pass."""
+def verified(before: RunRecord, check: str, passed: bool, text: str, attempts: Sequence[Any], now_us: int) -> RunChange:
+    """What a check (``schema`` or ``verifier``) said of the final answer; if it did not pass, the model hears ``text``."""
     body = body_of(before)
     kept = replace(body, spent=body.spent.with_attempts(tuple(attempts)))
-    facts = {"passed": passed, "text": text, "attempts": [attempt_as_json(attempt) for attempt in attempts]}
+    told = [attempt_as_json(attempt) for attempt in attempts]
+    facts = {"check": check, "passed": passed, "text": text, "attempts": told}
     return _moved(before, _E.VERIFIED, _S.RUNNING, now_us, facts, kept)
 
 

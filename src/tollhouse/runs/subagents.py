@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tollhouse.contract.answers import Accepted, Answer, did_not_happen, happened, unknown
+from tollhouse.contract.answers import Accepted, Answer, Rejected, did_not_happen, happened, unknown
 from tollhouse.contract.context import CallContext
 from tollhouse.contract.dedup import by_key
 from tollhouse.contract.effects import write
 from tollhouse.contract.tool import Tool, tool
+from tollhouse.errors import InvalidSetting, RunConflict, UnknownAgent
 from tollhouse.runs.agents import Agent
 from tollhouse.runs.calls import agent_tool_name
 from tollhouse.runs.ending import end_of
@@ -35,13 +36,18 @@ def _tool_of(agent: Agent, runs: Callable[[], Runs]) -> Tool[Any]:
         started = await runs().store.run_of_start(runs().tenant, call.key)
         if started is None:
             return did_not_happen("no run was started under this key", job_status="never_queued")
-        return happened(end_of(started), reference=started.id) if started.finished else unknown("the run goes on")
+        if not started.finished:
+            return unknown("the run goes on")
+        return happened(await end_of(runs().store, started), reference=started.id)
 
     async def start(input: str, ctx: CallContext) -> Any:
         parent_run_id = ctx.key.rpartition(":")[0] or None
-        child = await runs().start(
-            agent.name, input, by=ctx.principal, key=ctx.key, parent_key=ctx.key, parent_run_id=parent_run_id
-        )
+        try:
+            child = await runs().start(
+                agent.name, input, by=ctx.principal, key=ctx.key, parent_key=ctx.key, parent_run_id=parent_run_id
+            )
+        except (UnknownAgent, InvalidSetting, RunConflict) as refused:
+            raise Rejected(refused.cause) from refused
         raise Accepted(child.id)
 
     declare = tool(
