@@ -1,4 +1,4 @@
-"""Commands of ``tollhouse runs`` that start something or decide: start, cancel, answer, limits, rerun."""
+"""Commands of ``tollhouse runs`` that start something or decide."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ from typing import Annotated, Any
 
 import typer
 
-from tollhouse.cli.failures import UsageMistake
+from tollhouse.cli.failures import FAILED, OK, UsageMistake
 from tollhouse.cli.ledger import run
 from tollhouse.cli.options import By, File, Json, OptionalReason, Store, Tenant, decider
-from tollhouse.cli.run_access import deciding_runs, lines_of
+from tollhouse.cli.run_access import deciding_runs, lines_of, reading_runs
 from tollhouse.cli.run_options import AgentVersion, RunId, StartKey
-from tollhouse.cli.run_text import exit_code_of, show_event
-from tollhouse.cli.runtime import file_needed, opened, tools_needed
+from tollhouse.cli.run_text import exit_code_of, show_event, show_rehearsal
+from tollhouse.cli.runtime import file_needed, opened
 from tollhouse.cli.screen import Screen
-from tollhouse.cli.sources import agents_file, tools_from, url_of
+from tollhouse.cli.sources import agents_file, tools_from, tools_of_file, url_of
 from tollhouse.ledger.keys import DEFAULT_TENANT
+from tollhouse.ledger.record import replace
+from tollhouse.runs.agent_files import AgentsFile
+from tollhouse.runs.agents import Agent
+from tollhouse.runs.reader import RunReader
+from tollhouse.runs.registry import agent_version as published_version
+from tollhouse.runs.rehearse import Rehearsal
+from tollhouse.runs.rehearse import rehearse as rehearse_run
 from tollhouse.runs.service import Runs
 from tollhouse.runs.view import RunView, run_as_json
 
@@ -159,9 +166,59 @@ def rerun(
     )
 
 
+def rehearse(
+    run_id: RunId,
+    agent_version: AgentVersion = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Another model than the agent's own.")
+    ] = None,
+    strict_output: Annotated[
+        bool, typer.Option("--strict-output", help="Another output is a difference even where it is free text.")
+    ] = False,
+    store: Store = None,
+    file: File = None,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: Json = False,
+) -> int:
+    """Try an agent against a recorded run: the model runs, tools answer from the record, nothing leaves.
+
+    The agent is that of the agents' file as it is now, or with --agent-version one that was published. Exits with 1
+    when anything went otherwise than recorded.
+    """
+    screen, found = Screen(as_json=as_json), file_needed(agents_file(file))
+
+    async def play() -> Rehearsal:
+        book = found.proved().book()
+        try:
+            async with reading_runs(store, tenant, file) as reader:
+                agent = await _agent_to_rehearse(reader, run_id, found.file, agent_version, model)
+                strict = True if strict_output else None
+                return await rehearse_run(reader, run_id, agent, book, compare_output=strict)
+        finally:
+            await book.close()
+
+    played = run(play())
+    if as_json:
+        screen.document(played.as_json)
+    else:
+        show_rehearsal(screen, played)
+    return FAILED if played.differences else OK
+
+
+async def _agent_to_rehearse(
+    reader: RunReader, run_id: str, file: AgentsFile, version: str | None, model: str | None
+) -> Agent:
+    name = (await reader.get(run_id)).agent
+    if version is not None or name not in file.agents:
+        agent = await published_version(reader.store, reader.tenant, name, version)
+    else:
+        agent = file.agents[name]
+    return agent if model is None else replace(agent, model=model, fallback=())
+
+
 def add_to(app: typer.Typer) -> None:
     """Make them commands of the group."""
-    for command in (start, cancel, answer, limits, rerun):
+    for command in (start, cancel, answer, limits, rerun, rehearse):
         app.command(command.__name__)(command)
 
 
@@ -197,7 +254,7 @@ async def _driven(
     from tollhouse.runs.drivers.local import LocalDriver
 
     found = file_needed(agents_file(file))
-    async with opened(found, url_of(store, file), tools_needed(found), tenant=tenant) as runtime:
+    async with opened(found, url_of(store, file), tools_of_file(found), tenant=tenant) as runtime:
         runs = runtime.runs
         started = await begin(runs)
         driver = LocalDriver(runs, agents=tuple(runtime.file.agents))

@@ -12,6 +12,7 @@ from tollhouse.cli.run_story import shortened, tell_event
 from tollhouse.cli.screen import Screen
 from tollhouse.cli.words import compact, count
 from tollhouse.ledger.plain import moment
+from tollhouse.runs.rehearse import Rehearsal
 from tollhouse.runs.states import PAUSED, RunState
 from tollhouse.runs.view import RunView
 
@@ -115,6 +116,19 @@ def show_event(screen: Screen, at_us: int, began_us: int, kind: str, facts: dict
     width = max(10, *(len(row[1][0]) for row in rows))
     padded = [[(row[0][0].rjust(10), row[0][1]), (row[1][0].ljust(width), row[1][1]), row[2]] for row in rows]
     screen.grid(padded)
+
+
+def show_rehearsal(screen: Screen, played: Rehearsal) -> None:
+    """What was the same, and what was not."""
+    screen.line(f"Rehearsed {played.run_id} with {played.agent} {played.agent_version[:12]} on {played.model}.")
+    tokens = played.spent.input_tokens + played.spent.output_tokens
+    screen.line(f"It would end {played.state}, after {count(played.turns, 'turn')} and {tokens:,} tokens.")
+    if not played.differences:
+        screen.line("Everything went as recorded.", "green")
+    for each in played.differences:
+        screen.line(f"turn {each.turn}: {each.sentence}" if each.turn else each.sentence, "bold yellow")
+        rows = [("recorded", each.recorded), ("now", each.now)]
+        screen.pairs([(name, shortened(compact(value))) for name, value in rows if value is not None])
 
 
 def next_steps(run: RunView, place: Place) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tollhouse.cli.sources import tools_of_file
 from tollhouse.contract.tool import Tool
 from tollhouse.errors import UnknownAgent
 from tollhouse.house import Tollhouse
@@ -64,8 +63,3 @@ def file_needed(found: Draft | None) -> Draft:
     if found is None:
         raise UnknownAgent("There is no agents' file here.", remedy="Write tollhouse.yaml, or name one with --file.")
     return found
-
-
-def tools_needed(found: Draft) -> list[Tool[Any]]:
-    """The tools that the file names."""
-    return tools_of_file(found)

@@ -220,7 +220,7 @@ def _no_answer(ask: Ask) -> ToolMessage:
 async def read(store: JournalStore, record: RunRecord) -> Journal:
     """The journal of a run as it stands, with the conversation of its thread before it."""
     journal = Journal(record)
-    journal.messages.extend(await _before(store, record))
+    journal.messages.extend(await read_before(store, record))
     await follow(store, journal)
     return journal
 
@@ -261,7 +261,7 @@ async def last_of_thread(store: JournalStore, tenant: str, thread: str, but: str
     return next((record.id for record in others if record.id not in continued), None)
 
 
-async def _before(store: JournalStore, record: RunRecord) -> list[Message]:
+async def read_before(store: JournalStore, record: RunRecord) -> list[Message]:
     """The messages of the runs that this one continues, oldest first."""
     earlier: list[RunRecord] = []
     continues = body_of(record).continues

@@ -21,6 +21,7 @@ from tollhouse.errors import (
 from tollhouse.gate.core import Core
 from tollhouse.gate.gate import Gate
 from tollhouse.ledger.ids import Prefix
+from tollhouse.ledger.record import replace
 from tollhouse.ledger.run_record import RunRecord, RunRefusal, run_stream
 from tollhouse.models.port import Message, Model, UserMessage, message_of
 from tollhouse.runs import steps
@@ -40,6 +41,7 @@ from tollhouse.runs.journal import (
 from tollhouse.runs.live import Bus, Moved
 from tollhouse.runs.reader import RunReader
 from tollhouse.runs.registry import agent_version, keep_catalogue
+from tollhouse.runs.rehearse import Rehearsal, rehearse
 from tollhouse.runs.starting import Start, check_limits, check_name, check_start, digest_of
 from tollhouse.runs.states import RunState
 from tollhouse.runs.steps import RunChange
@@ -148,6 +150,25 @@ class Runs(RunReader):
         )
         check_start(start)
         return await self._start(start, await self._version(source.agent, agent_version or source.agent_version))
+
+    async def rehearse(
+        self,
+        run_id: str,
+        *,
+        agent_version: str | None = None,
+        model: str | None = None,
+        compare_output: bool | None = None,
+    ) -> Rehearsal:
+        """Let a model go through a recorded run again, its tools answered from the record: nothing leaves.
+
+        ``agent_version`` None: the newest. ``model`` None: that version's own. ``compare_output``: see
+        :func:`~tollhouse.runs.rehearse.rehearse`. Nothing is recorded.
+        """
+        record = await self._record(run_id)
+        agent = await self._version(record.agent, agent_version)
+        if model is not None:
+            agent = replace(agent, model=model, fallback=())
+        return await rehearse(self, run_id, agent, self.model, compare_output=compare_output)
 
     async def _start(self, start: Start, agent: Agent) -> RunView:
         if self._catalogue is None:
