@@ -73,6 +73,57 @@ async def test_missing_and_repeated_ids_lose_no_call(
     assert [ask.arguments for ask in two.asks] == [{"amount": 30}]
 
 
+@pytest.mark.parametrize("ids", [("a", "b"), (None, None), ("a", "a"), ("a", None)])
+@pytest.mark.parametrize("index", [0, None])
+@pytest.mark.parametrize("in_one_chunk", [True, False])
+async def test_calls_of_a_stream_that_share_a_number_stay_apart(
+    open_book: OpenBook, ids: tuple[str | None, ...], index: int | None, in_one_chunk: bool
+) -> None:
+    """Some servers give every call of a stream the same number; run together they would be a call of nobody."""
+    calls = [
+        {"index": index, **call("refund", json.dumps({"amount": amount}), id=given)} for amount, given in enumerate(ids)
+    ]
+    deltas = [calls] if in_one_chunk else [[each] for each in calls]
+    chunks = [chunk({"tool_calls": each}) for each in deltas]
+    async with wild_provider(stream([*chunks, chunk({}, "tool_calls"), "[DONE]"])) as provider:
+        reply = await open_book(provider.url).ask(request(LOCAL), Heard())
+    assert [(ask.tool, ask.arguments, ask.provider_id) for ask in reply.asks] == [
+        ("refund", {"amount": amount}, given) for amount, given in enumerate(ids)
+    ]
+
+
+@pytest.mark.parametrize("again", [{"id": "a"}, {"id": ""}, {}])
+@pytest.mark.parametrize("name", ["refund", "", None])
+async def test_a_call_whose_name_comes_with_every_piece_is_one_call(
+    open_book: OpenBook, again: dict[str, Any], name: str | None
+) -> None:
+    """Other servers repeat name and id with each piece of the arguments."""
+    pieces = [call("refund", '{"amo', id="a"), call(name or "", 'unt": ', **again), call(name or "", "7}", **again)]
+    chunks = [chunk({"tool_calls": [{"index": 0, **piece}]}) for piece in pieces]
+    async with wild_provider(stream([*chunks, chunk({}, "tool_calls"), "[DONE]"])) as provider:
+        reply = await open_book(provider.url).ask(request(LOCAL), Heard())
+    assert [(ask.tool, ask.arguments) for ask in reply.asks] == [("refund", {"amount": 7})]
+
+
+async def test_a_call_whose_name_comes_in_pieces_is_one_call(open_book: OpenBook) -> None:
+    """A name is what its pieces add up to, as long as no arguments have begun."""
+    pieces = [call("ref", "", id="a"), call("und", ""), call("", '{"amount": 7}')]
+    chunks = [chunk({"tool_calls": [{"index": 0, **piece}]}) for piece in pieces]
+    async with wild_provider(stream([*chunks, chunk({}, "tool_calls"), "[DONE]"])) as provider:
+        reply = await open_book(provider.url).ask(request(LOCAL), Heard())
+    assert [(ask.tool, ask.arguments) for ask in reply.asks] == [("refund", {"amount": 7})]
+
+
+@streamed_or_whole
+@pytest.mark.parametrize("ids", [{}, {"id": None}, {"id": ""}], ids=["none", "null", "empty"])
+async def test_missing_ids_of_anthropic_lose_no_call(open_book: OpenBook, ids: dict[str, Any], streamed: bool) -> None:
+    """An API of Anthropic's kind may leave ids out as well."""
+    calls = [{"name": "refund", "input": {"amount": amount}, **ids} for amount in (10, 20)]
+    async with wild_provider(anthropic_calls(*calls, streamed=streamed)) as provider:
+        reply = await open_book(provider.url).ask(request(ANTHROPIC, settings=SHORT), Heard() if streamed else None)
+    assert [(ask.arguments, ask.provider_id) for ask in reply.asks] == [({"amount": 10}, None), ({"amount": 20}, None)]
+
+
 @streamed_or_whole
 async def test_repeated_ids_of_anthropic_lose_no_call(open_book: OpenBook, streamed: bool) -> None:
     """Blocks that share an id are still two calls."""

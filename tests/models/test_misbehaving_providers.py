@@ -22,6 +22,7 @@ from tests.support.wild_provider import (
     whole,
     wild_provider,
 )
+from tollhouse.errors import InvalidSetting
 from tollhouse.models.port import ModelFailed
 from tollhouse.models.retry import Patience
 
@@ -137,6 +138,18 @@ async def test_an_error_inside_a_stream_has_the_code_of_its_kind(open_book: Open
     assert (failed.value.code, len(provider.requests)) == ("model_server_error", 2)
 
 
+@streamed_or_whole
+async def test_an_answer_that_ends_for_an_error_is_none(open_book: OpenBook, streamed: bool) -> None:
+    """Gateways end an answer with the reason "error" when who is behind them failed."""
+    reply = whole(200, completion({"content": None}, "error"))
+    if streamed:
+        reply = stream([chunk({"role": "assistant"}), chunk({}, "error"), DONE])
+    async with wild_provider(reply) as provider:
+        with pytest.raises(ModelFailed) as failed:
+            await open_book(provider.url).ask(request("local:m"), Heard() if streamed else None)
+    assert (failed.value.code, len(provider.requests)) == ("model_server_error", 2)
+
+
 async def test_retry_after_is_waited_for(open_book: OpenBook) -> None:
     """A provider that asks for a pause within the bounds gets it before the next sending."""
     busy = whole(429, {"error": {"message": "slow down"}}, {"retry-after-ms": "150"})
@@ -213,3 +226,10 @@ async def test_a_cancelled_request_ends_at_once(open_book: OpenBook, streamed: b
         with pytest.raises(asyncio.CancelledError):
             await asking
     assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize("bad", [{"attempts": 0}, {"attempts": 11}, {"read_s": 0}, {"total_s": float("inf")}])
+def test_patience_without_bounds_is_refused(bad: dict[str, Any]) -> None:
+    """Every time is finite and every number of sendings small."""
+    with pytest.raises(InvalidSetting, match=next(iter(bad))):
+        Patience(**bad)

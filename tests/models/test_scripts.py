@@ -67,7 +67,11 @@ async def test_a_turn_with_when_is_taken_whenever_its_words_come() -> None:
 
 @pytest.mark.parametrize(
     ("turn", "pieces"),
-    [({"stream": ["Re", "fun", "ded"]}, ["Re", "fun", "ded"]), ({"say": "All is well"}, ["All ", "is ", "well"])],
+    [
+        ({"stream": ["Re", "fun", "ded"]}, ["Re", "fun", "ded"]),
+        ({"stream": ["{{ results }}", " of ", "{{ input }}"]}, ["[]", " of ", "Hello"]),
+        ({"say": "All is well"}, ["All ", "is ", "well"]),
+    ],
 )
 async def test_text_streams_in_pieces(turn: dict[str, Any], pieces: list[str]) -> None:
     """Pieces as the script has them, or word by word; they add up to the text."""
@@ -217,6 +221,7 @@ async def test_a_script_may_stand_in_a_file(tmp_path: Path, name: str, text: str
         ([{"call": [{"arguments": {}}]}], "not {tool, arguments}"),
         ([{"call": [{"tool": "x", "arguments": [1]}]}], "neither a mapping nor a text"),
         ([{"stream": [1]}], "no text"),
+        ([{"stream": ["a"], "say": "a"}], "both say and stream"),
         ([{"say": "x", "tokens": [1]}], "tokens"),
         ([{"say": "x", "wait_s": True}], "wrong kind"),
         ([{"say": "x", "cost": "dear"}], "cost"),

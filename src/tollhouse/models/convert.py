@@ -45,6 +45,9 @@ from tollhouse.models.retry import Answer
 ADAPTER = "pydantic-ai"
 """Marks the opaque JSON of an assistant message as ours to read."""
 
+MINTED = "pyd_ai_"
+"""How ids begin that the provider layer, or ours in its place, made up where the provider gave none."""
+
 _OPENING = "(The conversation begins here.)"
 _GO_ON = "(Go on.)"
 _EMPTY = "(empty)"
@@ -216,14 +219,20 @@ def _finish_reason(response: ModelResponse, asks: Sequence[Ask]) -> FinishReason
 
 def _ask_of(part: ToolCallPart, names: WireNames, *, cut: bool) -> Ask:
     """``cut``: the answer ended for its length while this call was written, so silence is not "no arguments"."""
-    tool = names.tool(part.tool_name)
+    tool, provider_id = names.tool(part.tool_name), _id_of(part)
     if isinstance(part.args, Mapping):
-        return Ask("", tool, dict(part.args), part.tool_call_id)
+        return Ask("", tool, dict(part.args), provider_id)
     raw = part.args or ""
     if not raw.strip() and not cut:
-        return Ask("", tool, {}, part.tool_call_id)
+        return Ask("", tool, {}, provider_id)
     arguments = _object_in(raw)
-    return Ask("", tool, arguments, part.tool_call_id, None if arguments is not None else raw)
+    return Ask("", tool, arguments, provider_id, None if arguments is not None else raw)
+
+
+def _id_of(part: ToolCallPart) -> str | None:
+    """What the provider itself called it; None: it gave no id. A client may leave anything where an id should be."""
+    given: object = part.tool_call_id
+    return given if isinstance(given, str) and given and not given.startswith(MINTED) else None
 
 
 def _object_in(text: str) -> dict[str, Any] | None:

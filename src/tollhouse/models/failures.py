@@ -29,6 +29,9 @@ CODES: dict[str, tuple[bool, str]] = {
 _SECRET_LIKE = re.compile(r"(?i)\b(?:sk|pk|key|rk)-[\w*.-]{4,}|\b(?:bearer|basic)\s+[\w+/=*.~-]{4,}")
 """What looks like a key or a header's value: providers repeat keys, half hidden, in what they say about them."""
 
+_SHORTEST_SECRET = 6
+"""Shorter ones, such as the "none" that servers of one's own are told, protect nothing and stand in other words."""
+
 _UNPRINTED = re.compile(r"[\s\x00-\x1f\x7f]+")
 
 
@@ -67,7 +70,7 @@ def clean(text: str, secrets: Iterable[str] = ()) -> str:
     Blotted out before it is cut: half a secret would not be recognised.
     """
     for secret in secrets:
-        if secret:
+        if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, "[secret]")
     line = _UNPRINTED.sub(" ", _SECRET_LIKE.sub("[secret]", text)).strip()
     return line if len(line) <= MOST_CHARS else line[: MOST_CHARS - 1] + "…"

@@ -28,6 +28,10 @@ class StreamCut(Exception):
     """The stream ended without a finish reason."""
 
 
+class ProviderGaveUp(Exception):
+    """The answer ended with the reason "error", as gateways say when who is behind them failed."""
+
+
 class SaidNothing(Exception):
     """The answer has neither text nor a call."""
 
@@ -49,6 +53,8 @@ def _code_and_cause(error: Exception, streaming: bool) -> tuple[str, str]:
     match error:
         case StreamCut():
             return "model_stream_cut", "The stream ended without a finish reason."
+        case ProviderGaveUp():
+            return "model_server_error", "The provider ended its answer with an error."
         case SaidNothing():
             return "model_answered_nothing", "The answer had neither text nor a call."
         case TimeoutError() | httpx2.TimeoutException():

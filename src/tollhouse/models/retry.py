@@ -7,18 +7,20 @@ and billed. ``book.py`` finds the senders of the names in a request and calls :f
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tollhouse.errors import InvalidSetting
 from tollhouse.models.failures import Failure, clean
 from tollhouse.models.port import Ask, FinishReason, Json, ModelFailed, ModelReply, ModelRequest, OnText, RequestAttempt
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long and how often a model is asked. Seconds.
+    """How long and how often a model is asked. Seconds. Out of bounds: :class:`~tollhouse.errors.InvalidSetting`.
 
     ``attempts``: sendings to one model, 1 to 10. ``connect_s``: until a connection stands. ``read_s``: of silence
     while waiting for the next bytes. ``total_s``: for one sending as a whole, so that a provider that drips bytes ends
@@ -32,6 +34,13 @@ class Patience:
     total_s: float = 600.0
     wait_s: float = 0.5
     longest_wait_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.attempts <= 10:
+            raise InvalidSetting("attempts= must be 1 to 10.")
+        for name in ("connect_s", "read_s", "total_s", "wait_s", "longest_wait_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InvalidSetting(f"{name}= must be more than 0 seconds, and finite.")
 
 
 @dataclass(frozen=True, slots=True)

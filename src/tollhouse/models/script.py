@@ -21,10 +21,10 @@ _LONGEST_WAIT_S = 3600.0
 class Turn:
     """One answer of a script.
 
-    ``say``: its text. ``stream``: the pieces that text comes in; empty: word by word. ``call``: the calls it asks for.
-    ``fail``: the code it fails with instead; ``times``: how often in one process before it answers; None: always.
-    ``when``: it is taken whenever the last message has this text in it, whatever its place. ``wait_s``: time it takes.
-    ``tokens``: input and output, for limits; ``cost``: US dollars.
+    ``say``: its text, streamed word by word. ``stream``: its text instead, in the pieces it comes in. ``call``: the
+    calls it asks for. ``fail``: the code it fails with instead; ``times``: how often in one process before it answers;
+    None: always. ``when``: it is taken whenever the last message has this text in it, whatever its place. ``wait_s``:
+    time it takes. ``tokens``: input and output, for limits; ``cost``: US dollars.
     """
 
     say: str = ""
@@ -73,6 +73,8 @@ def _turn(given: object, where: str) -> Turn:
             raise InvalidSetting(f"{where} has {name!r}.", remedy=f"Known: {', '.join(_KINDS)}.")
         if not isinstance(value, _KINDS[name]) or isinstance(value, bool):
             raise InvalidSetting(f"{where} has a {name} of the wrong kind.")
+    if "say" in given and "stream" in given:
+        raise InvalidSetting(f"{where} has both say and stream.", remedy="Give its text once.")
     if not _ANSWERS & set(given):
         raise InvalidSetting(f"{where} says nothing.", remedy="Give it say, stream, call or fail.")
     _check_answer(given, where)
@@ -80,8 +82,6 @@ def _turn(given: object, where: str) -> Turn:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if "cost" in values:
         values["cost"] = Decimal(str(values["cost"]))
-    if "stream" in values:
-        values["say"] = "".join(values["stream"])
     return Turn(**values)
 
 

@@ -59,7 +59,7 @@ class ScriptedModel:
         await asyncio.sleep(turn.wait_s)
         outcome = self._outcome(turn, place, request)
         if isinstance(outcome, Answer) and on_text is not None:
-            await _speak(fill(turn.stream, values_of(request.messages)) or _WORDS.findall(outcome.text), on_text)
+            await _speak(_pieces(turn, values_of(request.messages)) or _WORDS.findall(outcome.text), on_text)
         return _sent(self.name, outcome, turn, time.monotonic() - started)
 
     def _place(self, request: ModelRequest) -> int | None:
@@ -124,7 +124,12 @@ def _turn_of(request: ModelRequest) -> int:
 
 def _answer(turn: Turn, values: Mapping[str, Any]) -> Answer:
     asks = tuple(_ask_of(fill(call, values)) for call in turn.call)
-    return Answer(as_text(fill(turn.say, values)), asks, "calls" if asks else "stop")
+    text = "".join(_pieces(turn, values)) or as_text(fill(turn.say, values))
+    return Answer(text, asks, "calls" if asks else "stop")
+
+
+def _pieces(turn: Turn, values: Mapping[str, Any]) -> list[str]:
+    return [as_text(fill(piece, values)) for piece in turn.stream]
 
 
 def _answer_of(said: Said) -> Answer:

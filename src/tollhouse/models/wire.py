@@ -14,17 +14,15 @@ import time
 from asyncio import timeout
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 import httpx2
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI, Omit
-from openai.types import chat
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import ModelMessage, ModelResponse, PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
@@ -33,7 +31,8 @@ from pydantic_ai.usage import RequestUsage
 
 from tollhouse.models.convert import answer_of, history_for, names_for, parameters_for
 from tollhouse.models.failures import Failure, failure
-from tollhouse.models.mishaps import SaidNothing, StreamCut, failure_of
+from tollhouse.models.lenient import LenientOpenAIChatModel
+from tollhouse.models.mishaps import ProviderGaveUp, SaidNothing, StreamCut, failure_of
 from tollhouse.models.port import ModelRequest, OnText, RequestAttempt
 from tollhouse.models.prices import bill_of
 from tollhouse.models.provider import ClientFactory, Endpoint
@@ -62,17 +61,6 @@ for _library in ("openai", "anthropic", "httpcore2"):
     # prompts, arguments and cookies in a log; who wants them sets the library's own level before.
     if logging.getLogger(_library).level == logging.NOTSET:
         logging.getLogger(_library).setLevel(logging.INFO)
-
-
-class LenientOpenAIChatModel(OpenAIChatModel):
-    """Takes whole answers whose calls have no ids, as some servers send them; streams without ids are taken anyway."""
-
-    def _validate_completion(self, response: chat.ChatCompletion) -> Any:
-        for choice in response.choices or []:
-            calls = choice.message.tool_calls or []
-            for number, call in enumerate(calls):
-                call.id = getattr(call, "id", None) or f"missing_{number}"
-        return super()._validate_completion(response)
 
 
 @dataclass(slots=True)
@@ -211,7 +199,7 @@ class Connection:
         return self._ended(stream.get(), streamed=True)
 
     def _ended(self, response: ModelResponse, *, streamed: bool) -> ModelResponse:
-        """The response, if its end was said. Raises :class:`StreamCut`.
+        """The response, if its end was said. Raises :class:`StreamCut` or :class:`ProviderGaveUp`.
 
         The layer calls a stream that just ends "stopped"; what the provider said stands in the details. Some servers
         of OpenAI's kind leave it out of whole answers, which cannot be cut unseen. Anthropic's client may stream
@@ -220,6 +208,8 @@ class Connection:
         said = (response.provider_details or {}).get("finish_reason") or response.finish_reason == "content_filter"
         if not said and (streamed or isinstance(self._client, AsyncAnthropic)):
             raise StreamCut
+        if said == "error":
+            raise ProviderGaveUp
         return response
 
     def _prepared(self, name: str, request: ModelRequest) -> _Prepared | Failure:
