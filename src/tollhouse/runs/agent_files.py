@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path as FilePath
 from typing import Any
+from urllib.parse import quote
 
-from tollhouse.errors import AgentFileInvalid, Mistake
+from tollhouse.errors import AgentFileInvalid, Mistake, TollhouseError
 from tollhouse.models.book import ModelBook
 from tollhouse.models.provider import Endpoint
 from tollhouse.runs.agent_checks import KnownModel, Names, known_provider, mistakes_of_meaning, mistakes_of_scripts
 from tollhouse.runs.agent_schema import mistakes_of_shape
 from tollhouse.runs.agents import Agent, AgentApproval, Limits, Verifier
-from tollhouse.runs.yaml_reader import MAX_BYTES, Document, read
+from tollhouse.runs.yaml_reader import MAX_BYTES, Document, Path, read, words_of
 
 MAX_INSTRUCTIONS_BYTES = 256_000
 
@@ -143,7 +144,7 @@ class _Builder:
             None if store is None else self._store(store),
             tuple(self._source(source) for source in self._sound("tools", [])),
             dict(self._agents()),
-            {name: Endpoint(**raw) for name, raw in self._members("endpoints")},
+            dict(self._endpoints()),
             dict(self._members("scripts")),
             self._defaults,
         )
@@ -156,6 +157,14 @@ class _Builder:
                 sound = self._sound_fields(f"agents.{name}", raw)
                 self.left_out[name] = frozenset(raw) - frozenset(sound)
                 yield name, self._agent(name, {**self._defaults, **sound})
+
+    def _endpoints(self) -> Iterator[tuple[str, Endpoint]]:
+        for name, raw in self._members("endpoints"):
+            try:
+                yield name, Endpoint(**raw)
+            except (TollhouseError, ValueError):
+                cause, remedy = "The base_url is no URL.", "Write it as https://host/path, without a user or password."
+                self._note(("endpoints", name, "base_url"), cause, remedy)
 
     def _sound_fields(self, path: str, raw: Any) -> dict[str, Any]:
         fields = raw.items() if isinstance(raw, Mapping) and path not in self._wrong else ()
@@ -176,18 +185,21 @@ class _Builder:
 
     def _source(self, source: str) -> str:
         place = source.partition(":")[0]
-        return self._whole(source) if place.endswith(".py") else source
+        folder = self._folder
+        return source if folder is None or not place.endswith(".py") else str(folder / source)
 
     def _store(self, url: str) -> str:
         name = url.removeprefix("sqlite:///")
         if name == url or name.startswith(("/", ":memory:", "?")):
             return url
-        return f"sqlite:///{self._whole(name)}"
+        folder = self._folder
+        return url if folder is None else f"sqlite:///{quote(str(folder))}/{name}"
 
-    def _whole(self, name: str) -> str:
-        """A path of the file's folder as it is from here."""
+    @property
+    def _folder(self) -> FilePath | None:
+        """The folder that relative paths are of; None: the current one, of which they are anyway."""
         folder = self._path.parent
-        return name if folder in (FilePath(), FilePath.cwd()) else str(folder.absolute() / name)
+        return None if folder in (FilePath(), FilePath.cwd()) else folder.absolute()
 
     def _agent(self, name: str, raw: Mapping[str, Any]) -> Agent:
         given: dict[str, Any] = {part: raw[part] for part in _AS_WRITTEN if part in raw}
@@ -214,34 +226,38 @@ class _Builder:
     def _instructions(self, name: str, raw: Mapping[str, Any]) -> str:
         if "instructions_file" not in raw:
             return str(raw.get("instructions", ""))
-        told = raw["instructions_file"]
+        path: Path = ("agents", name, "instructions_file")
         if "instructions" in raw:
-            self._note(name, "instructions_file", "The instructions are given twice.", "Keep one of the two.")
-        file = (self._path.parent / told).resolve()
+            self._note(path, "The instructions are given twice.", "Keep one of the two.")
+        file = (self._path.parent / raw["instructions_file"]).resolve()
         if not file.is_relative_to(self._path.parent.resolve()):
             remedy = "Name a file in the folder of the agents' file, or below it."
-            self._note(name, "instructions_file", "The instructions are outside of the file's folder.", remedy)
+            self._note(path, "The instructions are outside of the file's folder.", remedy)
             return ""
-        return self._text_of(file, name)
-
-    def _text_of(self, file: FilePath, name: str) -> str:
-        remedy = f"Name a UTF-8 text file of at most {MAX_INSTRUCTIONS_BYTES:,} bytes."
         try:
-            with file.open("rb") as opened:
-                text = opened.read(MAX_INSTRUCTIONS_BYTES + 1)
-            if len(text) <= MAX_INSTRUCTIONS_BYTES:
-                return text.decode("utf-8-sig")
-            cause = "The file of instructions is too long."
-        except UnicodeDecodeError:
-            cause = "The file of instructions is no UTF-8 text."
-        except OSError as error:
-            cause = f"The file of instructions cannot be read: {error.strerror or error}."
-        self._note(name, "instructions_file", cause, remedy)
-        return ""
+            return _text_of(file)
+        except ValueError as error:
+            self._note(path, str(error), f"Name a UTF-8 text file of at most {MAX_INSTRUCTIONS_BYTES:,} bytes.")
+            return ""
 
-    def _note(self, agent: str, name: str, cause: str, remedy: str) -> None:
-        line, column = self._document.place(("agents", agent, name))
-        self._mistakes.append(Mistake(line, column, f"agents.{agent}.{name}", cause, remedy))
+    def _note(self, path: Path, cause: str, remedy: str) -> None:
+        line, column = self._document.place(path)
+        self._mistakes.append(Mistake(line, column, words_of(path), cause, remedy))
+
+
+def _text_of(file: FilePath) -> str:
+    """The text of a file of instructions. Raises :class:`ValueError` with the cause."""
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(MAX_INSTRUCTIONS_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"The file of instructions cannot be read: {error.strerror or error}.") from None
+    if len(text) > MAX_INSTRUCTIONS_BYTES:
+        raise ValueError("The file of instructions is too long.")
+    try:
+        return text.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("The file of instructions is no UTF-8 text.") from None
 
 
 _AS_WRITTEN = ("description", "on_in_doubt", "on_tool_error", "output_repairs", "timers")

@@ -133,6 +133,9 @@ def test_relative_paths_are_of_the_files_folder(tmp_path: Path, monkeypatch: pyt
     assert read_file(path).store == file.store
     monkeypatch.chdir(inner)
     assert read_file("tollhouse.yaml").store == "sqlite:///ledger.db"
+    odd = tmp_path / "100% sure?"
+    odd.mkdir()
+    assert right(odd, "version: 1\nstore: sqlite:///a.db").store == (f"sqlite:///{tmp_path}/100%25%20sure%3F/a.db")
     for url in ("sqlite:////var/x.db", "sqlite:///:memory:", "postgresql://u@h/d"):
         written(inner, f"version: 1\nstore: {url!r}")
         assert read_file(path).store == url

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.runs.agents.files import only, right, written, wrong
-from tollhouse.errors import AgentFileInvalid
+from tollhouse.errors import AgentFileInvalid, ExtraMissing
+from tollhouse.runs import agent_schema
 from tollhouse.runs.agent_files import read_file
 
 AGENT = "version: 1\nagents:\n  clerk:\n    model: openai:x\n"
@@ -82,6 +84,7 @@ def test_mistake_of_an_agent_is_told_at_its_place(
         ("version: 1\nscripts: {play: [{sey: x}]}", (2, 17), "'sey'"),
         ("version: 1\nendpoints: {scripted: {}}", (2, 13), "'scripted' is no name for one of endpoints."),
         ("version: 1\nendpoints: {a: {base_url: 'https://me:pw@h/'}}", (2, 27), "base_url is not written"),
+        ("version: 1\nendpoints: {a: {base_url: 'http://[x'}}", (2, 27), "The base_url is no URL."),
         ("version: 1\nendpoints: {a: {api_key: sk-1}}", (2, 17), "endpoints.a has no field 'api_key'."),
         ("version: 1\ndefaults: {model: 'nobody:x'}\nagents: {a: {}, b: {}}", (2, 19), "no provider 'nobody'"),
         ("version: 1\ndefaults: {tools: [pay]}", (2, 12), "defaults has no field 'tools'."),
@@ -191,3 +194,12 @@ def test_instructions_do_not_leave_the_folder_through_a_link(tmp_path: Path) -> 
     folder.mkdir()
     (folder / "told.md").symlink_to(tmp_path / "secret")
     assert "outside" in only(folder, AGENT + "    instructions_file: told.md").cause
+
+
+@pytest.mark.parametrize("package", ["ruamel.yaml", "jsonschema_rs"])
+def test_missing_package_is_told_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """The base install reads no files, and says what to install."""
+    agent_schema._validator.cache_clear()
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ExtraMissing, match=r"tollhouse\[server\]"):
+        read_file(written(tmp_path, AGENT))
