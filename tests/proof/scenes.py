@@ -21,7 +21,7 @@ LARGE = "x" * 70_000
 Json = Any
 
 
-@tool(external(), cost=lambda arguments, _value: "0.25" if arguments["to"] == "ada" else "1")
+@tool(external(), cost=lambda arguments, _value: 0.25 if arguments["to"] == "ada" else 1)
 async def pay(to: str) -> str:
     """Pay somebody; what happens depends on whom."""
     if to == "lost":

@@ -77,11 +77,8 @@ async def test_rewritten_state_fails_even_when_signed_anew(open_house: OpenHouse
     for bundle in sound:
         for path in places(bundle["contents"], ("contents",)):
             value = at(bundle, path)
-            if (
-                isinstance(value, dict | list)
-                or path[-1] in NOT_IN_A_CHAIN
-                and path[1] != "calls"
-                and path[1] != "runs"
+            if isinstance(value, dict | list) or (
+                path[-1] in NOT_IN_A_CHAIN and path[1] != "calls" and path[1] != "runs"
             ):
                 continue
             if path[1:] in (("about", "tenant"), ("about", "blobs")):

@@ -8,7 +8,7 @@ store's clock, named ``*_us``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -63,7 +63,8 @@ class RunWrite:
     """One guarded write. ``expected`` None: insert; else the version that is replaced.
 
     ``owner``: must be a live owner at commit; None: not checked. ``write_id`` names the decision, so that a repeat of
-    the same write after a lost acknowledgement is recognised by its events.
+    the same write after a lost acknowledgement is recognised by its events. ``blobs``: every body that its events
+    name, also one that was kept before: a purge of calls spares what is brought again.
     """
 
     record: RunRecord
@@ -85,10 +86,14 @@ class RunRefusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunWritten:
-    """The answer to one write. ``refusal`` None: applied and durable, now or by an earlier try of the same write."""
+    """The answer to one write. ``refusal`` None: applied and durable, now or by an earlier try of the same write.
+
+    ``stands``: the row where an earlier try was applied; see :class:`~tollhouse.ledger.store.Written`.
+    """
 
     refusal: RunRefusal | None = None
     record: RunRecord | None = None
+    stands: RunRecord | None = field(default=None, compare=False)
 
     @property
     def applied(self) -> bool:

@@ -75,10 +75,15 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The answer to one write. ``refusal`` None: applied and durable, now or by an earlier try of the same write."""
+    """The answer to one write. ``refusal`` None: applied and durable, now or by an earlier try of the same write.
+
+    ``stands``: the row where an earlier try was applied. That one may have been decided at another moment, with other
+    times and salts than this try, so what follows must be built on what stands.
+    """
 
     refusal: Refusal | None = None
     record: CallRecord | None = None
+    stands: CallRecord | None = field(default=None, compare=False)
 
     @property
     def applied(self) -> bool:

@@ -44,7 +44,9 @@ async def commit(
     if linked is not None and written.refusal is Refusal.STALE and _unmoved(written.record, change):
         return await commit(store, change, write_id, owner=owner, blobs=blobs)  # only the original had moved
     if written.applied:
-        return write.record
+        # An earlier try was decided at another moment, so its record may differ; a later version is somebody else's.
+        stands = written.stands
+        return write.record if stands is None or stands.version != write.record.version else stands
     if written.refusal is Refusal.OWNER:
         raise OwnerGone
     raise Stale(written.record)

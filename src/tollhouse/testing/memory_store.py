@@ -272,7 +272,8 @@ class _Transaction:
         else:
             stands = row is None or row["version"] != write.expected
         if stands:
-            return Written() if self._was_applied(write) else self._answer(refusal, write)
+            standing = None if row is None else record_of(row)
+            return Written(stands=standing) if self._was_applied(write) else Written(refusal, standing)
         if not self._owner_lives(write):
             return self._answer(Refusal.OWNER, write)
         if write.expected is None and (twin := self._twin(write)) is not None:

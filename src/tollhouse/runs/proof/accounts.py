@@ -102,8 +102,8 @@ def _settlements(record: CallRecord) -> Iterable[tuple[str, int | None]]:
         return
     effective = [attempt.effective for attempt in record.round_attempts]
     happened = AttemptOutcome.HAPPENED in effective or any(s.finding == "happened" for s in judging)
-    if record.state is State.FAILED and not effective:
-        yield "It failed, yet no attempt of its last round is recorded.", None
+    if record.state is State.FAILED and not effective and not any(s.finding == "did_not_happen" for s in judging):
+        yield "It failed, yet neither an attempt of its last round nor a settlement says so.", None
     elif record.state is not State.FAILED and not happened:
         yield "It succeeded, yet neither an attempt nor a settlement says so.", None
 

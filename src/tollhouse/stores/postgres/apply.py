@@ -80,7 +80,7 @@ async def apply_together(link: Link, request: Request, within_s: float, counters
 async def _tell_together(link: Link, request: Request, within_s: float) -> list[Request]:
     standing = await _standing(link, request.items, within_s)
     if all(applied for _, applied in standing):
-        request.settle(*(APPLIED for _ in request.items))
+        request.settle(*(Written(stands=record) for record, _ in standing))
         return []
     answers = await refusals(link, request.items, within_s)
     if all(answer is None for answer in answers):
@@ -99,7 +99,7 @@ async def refusals(link: Link, items: Sequence[Item], within_s: float) -> list[W
     answers: list[Written | None] = []
     for item, (record, applied) in zip(items, await _standing(link, items, within_s), strict=True):
         if applied:
-            answers.append(APPLIED)
+            answers.append(Written(stands=record))
         elif (None if record is None else record.version) != item.write.expected:
             answers.append(Written(Refusal.EXISTS if item.inserts else Refusal.STALE, record))
         else:

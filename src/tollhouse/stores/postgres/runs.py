@@ -143,9 +143,10 @@ async def _refused(link: Link, write: RunWrite, within_s: float) -> RunWritten:
         return await link.fetch(statement, *values, within_s=within_s)
 
     record, tenant = write.record, write.record.tenant
-    if await ask(runs.WRITTEN_BY, tenant, run_stream(record.id), write.write_id):
-        return APPLIED
+    written = await ask(runs.WRITTEN_BY, tenant, run_stream(record.id), write.write_id)
     standing = _first(await ask(runs.GET, tenant, record.id))
+    if written:
+        return RunWritten(stands=standing)
     if (None if standing is None else standing.version) != write.expected:
         return RunWritten(RunRefusal.EXISTS if write.expected is None else RunRefusal.STALE, standing)
     if write.owner is not None and not (await ask(owners.IS_LIVE, tenant, write.owner))[0]["live"]:

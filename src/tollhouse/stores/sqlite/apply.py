@@ -135,7 +135,7 @@ def _refused(connection: sqlite3.Connection, item: Item, owner_lives: bool) -> W
     standing = reads.get(connection, write.record.tenant, write.record.key)
     if (None if standing is None else standing.version) != write.expected:
         if _was_applied(connection, write):
-            return APPLIED
+            return Written(stands=standing)
         return Written(Refusal.EXISTS if write.expected is None else Refusal.STALE, standing)
     if not owner_lives:
         return Written(Refusal.OWNER, standing)

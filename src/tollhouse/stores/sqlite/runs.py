@@ -129,7 +129,7 @@ def _refused(connection: sqlite3.Connection, write: RunWrite, owner_lives: bool)
     standing = first(connection, runs.GET, (record.tenant, record.id))
     if (None if standing is None else standing.version) != write.expected:
         if reads.written_by(connection, record.tenant, run_stream(record.id), write.write_id):
-            return APPLIED
+            return RunWritten(stands=standing)
         return RunWritten(RunRefusal.EXISTS if write.expected is None else RunRefusal.STALE, standing)
     if not owner_lives:
         return RunWritten(RunRefusal.OWNER, standing)

@@ -180,6 +180,14 @@ class RepeatedWriteTests(StoreTests):
         await applied(store, write)
         await refused(store, replace(write, write_id="another"), Refusal.EXISTS)
 
+    async def test_a_repeat_that_was_decided_anew_is_told_what_stands(self, store: Store, owners: None) -> None:
+        """Its times and salts are others than those that were applied: who builds on it must build on what stands."""
+        first, again = departure().writes[0], departure().writes[0]
+        assert first.record.head_hash != again.record.head_hash
+        await applied(store, first)
+        (told,) = await store.write(replace(again, write_id=first.write_id))
+        assert (told.refusal, told.stands) == (None, first.record)
+
     async def test_a_repeated_group_of_writes_is_applied_once(self, store: Store, owners: None) -> None:
         """All its items are recognised."""
         writes = [departure(key).writes[0] for key in ("k1", "k2")]
