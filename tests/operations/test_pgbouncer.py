@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
-from tests.operations.scenes import TOOLS, balance, fill, pay
+from tests.operations.scenes import TOOLS, balance, fill, pay, runs_in
 from tollhouse import Tollhouse
 from tollhouse.errors import StoreUnavailable, StoreURLInvalid
 from tollhouse.operations.copying import copy_ledger
 from tollhouse.stores import check, open_store, upgrade
+from tollhouse.testing.conformance.run_story import begin, claim, pause, put
 
 pytestmark = pytest.mark.postgres
 pytest_plugins = ["tests.operations.pooler"]
@@ -72,3 +73,18 @@ async def test_switch_is_one_or_zero(value: str) -> None:
     """A value that means nothing is a mistake, not a default."""
     with pytest.raises(StoreURLInvalid, match="pgbouncer"):
         await open_store(f"postgresql://u@127.0.0.1:1/x?pgbouncer={value}")
+
+
+async def test_runs_work_through_the_pooler(pooled_url: str) -> None:
+    """Many are started, taken, paused and woken at once; none is lost or taken twice."""
+    url = f"{pooled_url}?pgbouncer=1"
+    async with Tollhouse.open(url, tools=TOOLS, background=False) as house:
+        store, tenant, owner = runs_in(house), house._core.tenant, house._core.owner_id
+        await asyncio.gather(*(put(store, begin(f"run_{n}", tenant=tenant)) for n in range(CALLERS)))
+        taken = await store.runs_to_take(tenant, "local", 100)
+        twice = await asyncio.gather(*(store.write_run(claim(record, owner)) for record in taken * 2))
+        assert sum(answer.applied for answer in twice) == len(taken) == CALLERS
+        for record in await store.runs_owned(tenant, owner, 100):
+            await put(store, pause(record))
+            await store.wake(tenant, record.id)
+        assert len(await store.runs_to_take(tenant, "local", 100)) == CALLERS

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from asyncpg.prepared_stmt import PreparedStatement
 
-from tests.stores.postgres_ledger import SOMEBODY_WAITS, TENANT, looking, opened, registered, until
+from tests.stores.postgres_ledger import SOMEBODY_WAITS, TENANT, effect, looking, opened, registered, until
 from tollhouse.errors import StoreSchema
 from tollhouse.ledger.run_record import RUN_COLUMNS, RunRefusal, RunWritten, run_stream
 from tollhouse.runs.states import FINISHED, RunState
@@ -75,6 +75,18 @@ async def test_a_ledger_without_the_tables_of_runs_says_what_to_do(postgres_url:
             with pytest.raises(StoreSchema) as caught:
                 await asked
             assert "db upgrade" in caught.value.remedy
+
+
+async def test_history_of_a_run_cannot_be_deleted(postgres_url: str) -> None:
+    """Not even beside a purged call whose key looks like the rest of its stream's name."""
+    async with opened(postgres_url) as store, looking(postgres_url) as connection:
+        await put(store, begin())
+        for write in effect(run_stream(RUN)[5:]):
+            await store.write(write)
+        await connection.execute("UPDATE calls SET head_seq = 0")
+        with pytest.raises(asyncpg.RestrictViolationError):
+            await connection.execute("DELETE FROM events WHERE stream = $1", run_stream(RUN))
+        await connection.execute("DELETE FROM events WHERE stream LIKE 'call:%'")
 
 
 # -- lost acknowledgements -------------------------------------------------------------------------------------------
