@@ -8,12 +8,12 @@ import pytest
 
 from tests.proof.scenes import TOOLS, signer_of
 from tests.support.houses import OpenHouse
+from tollhouse.house.running import open_runs
 from tollhouse.ledger.events import first_break
 from tollhouse.ledger.record import replace
 from tollhouse.ledger.run_record import run_stream
 from tollhouse.ledger.store import Query
 from tollhouse.models.book import ModelBook
-from tollhouse.house.running import open_runs
 from tollhouse.runs import steps
 from tollhouse.runs.agents import Agent
 from tollhouse.runs.journal import commit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,11 @@ async def test_rewritten_state_fails_even_when_signed_anew(open_house: OpenHouse
                 continue
             if path[1:] in (("about", "tenant"), ("about", "blobs")):
                 continue
-            verdict = verify(forged(bundle, lambda b, path=path: _flip(b, path), signer), key=signer.public_pem)
+            verdict = verify(forged(bundle, partial(_flip, path), signer), key=signer.public_pem)
             assert verdict.result is Result.FAIL, path
 
 
-def _flip(bundle: Bundle, path: Any) -> None:
+def _flip(path: Any, bundle: Bundle) -> None:
     at(bundle, path[:-1])[path[-1]] = other(at(bundle, path))
 
 
@@ -99,11 +100,11 @@ async def test_dropped_record_fails_even_when_signed_anew(open_house: OpenHouse,
             record = len(path) == 3 and isinstance(path[2], int)
             if not record and not (len(path) == 5 and path[3] == "events"):
                 continue
-            verdict = verify(forged(bundle, lambda b, path=path: _drop(b, path), signer), key=signer.public_pem)
+            verdict = verify(forged(bundle, partial(_drop, path), signer), key=signer.public_pem)
             assert verdict.result is Result.FAIL, path
 
 
-def _drop(bundle: Bundle, path: Any) -> None:
+def _drop(path: Any, bundle: Bundle) -> None:
     del at(bundle, path[:-1])[path[-1]]
 
 
