@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.models.asking import Heard, asked, request, result
 from tests.models.conftest import CANARY, OpenBook
 from tests.support.aimock import Aimock
-from tollhouse.models.port import ModelFailed
+from tollhouse.models.port import Model, ModelFailed
 
 MODELS = ("openai:gpt-4o-mini", "anthropic:claude-haiku-4-5", "local:llama3")
 on_every_api = pytest.mark.parametrize("model", MODELS)
@@ -166,3 +167,16 @@ async def test_the_fallback_list_is_asked_in_order(aimock: Aimock, open_book: Op
         (MODELS[1], "model_rate_limited"),
         (MODELS[2], None),
     ]
+
+
+@on_every_api
+async def test_many_requests_at_a_time_keep_to_themselves(aimock: Aimock, open_book: OpenBook, model: str) -> None:
+    """One book serves a whole process: each request gets its own answer and streams its own text."""
+    words = [f"word-{number:02}" for number in range(20)]
+    aimock.serve(*({"match": {"userMessage": word}, "response": {"content": f"Heard {word}."}} for word in words))
+    book: Model = open_book(aimock.url)
+    heard = [Heard() for _word in words]
+    asking = (book.ask(request(model, word), each) for word, each in zip(words, heard, strict=True))
+    replies = await asyncio.gather(*asking)
+    assert [reply.text for reply in replies] == [f"Heard {word}." for word in words]
+    assert [each.text for each in heard] == [reply.text for reply in replies]

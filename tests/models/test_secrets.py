@@ -11,7 +11,7 @@ import pytest
 
 from tests.models.asking import Heard, request
 from tests.models.conftest import CANARY, HASTY, OpenBook
-from tests.support.wild_provider import HANG_UP, Reply, completion, whole, wild_provider
+from tests.support.wild_provider import HANG_UP, Reply, completion, message, whole, wild_provider
 from tollhouse.errors import InvalidSetting
 from tollhouse.models.book import ModelBook
 from tollhouse.models.failures import clean
@@ -60,32 +60,51 @@ async def test_a_key_shows_nowhere_but_at_its_provider(
     assert "a secret order" not in caplog.text
 
 
-async def test_who_one_is_at_openai_is_told_to_openai_alone(
-    open_book: OpenBook, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("own", "other", "answer"),
+    [
+        ("openai:gpt-4o-mini", "local:llama3", completion({"content": "ok"})),
+        ("anthropic:claude-haiku-4-5", "gateway:claude-haiku-4-5", message({"type": "text", "text": "ok"})),
+    ],
+)
+async def test_who_one_is_at_a_provider_is_told_to_it_alone(
+    open_book: OpenBook, monkeypatch: pytest.MonkeyPatch, own: str, other: str, answer: Any
 ) -> None:
-    """OpenAI's client reads organisation and project from the environment for every server it talks to."""
-    monkeypatch.setenv("OPENAI_ORG_ID", "org-mine")
-    monkeypatch.setenv("OPENAI_PROJECT_ID", "proj-mine")
-    async with wild_provider(whole(200, completion({"content": "ok"}))) as provider:
-        book = open_book(provider.url)
-        await book.ask(request("openai:gpt-4o-mini"))
-        await book.ask(request("local:llama3"))
-    own, elsewhere = (json.dumps(each["headers"]) for each in provider.requests)
-    assert "org-mine" in own
-    assert "org-mine" not in elsewhere
-    assert "proj-mine" not in elsewhere
+    """The providers' clients read these from the environment for every server that they talk to."""
+    monkeypatch.setenv("OPENAI_ORG_ID", "mine-org")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "mine-proj")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Team: mine-too\nX-More: mine")
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Team: mine-too\nX-More: mine")
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "mine-token")
+    async with wild_provider(whole(200, answer)) as provider:
+        gateway = Endpoint(provider.url, "LOCAL_KEY", api="anthropic")
+        book = open_book(provider.url, endpoints={"gateway": gateway})
+        await book.ask(request(own, settings={"max_tokens": 100}))
+        await book.ask(request(other, settings={"max_tokens": 100}))
+    told, elsewhere = (json.dumps(each["headers"]) for each in provider.requests)
+    assert "mine-too" in told
+    assert "mine" not in elsewhere
+    assert "mine-token" not in told
+    assert CANARY in elsewhere
 
 
-async def test_an_endpoint_without_a_key_gets_none_of_the_others(
-    open_book: OpenBook, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("api", "answer"),
+    [("openai", completion({"content": "ok"})), ("anthropic", message({"type": "text", "text": "ok"}))],
+)
+async def test_an_endpoint_without_a_key_gets_none(
+    open_book: OpenBook, monkeypatch: pytest.MonkeyPatch, api: Any, answer: Any
 ) -> None:
-    """A server of one's own that wants no key gets no key of a provider."""
-    monkeypatch.setenv("OPENAI_API_KEY", CANARY)
-    async with wild_provider(whole(200, completion({"content": "ok"}))) as provider:
-        book = open_book(endpoints={"open": Endpoint(f"{provider.url}/v1")})
+    """A server of one's own that wants no key gets neither a provider's nor a made-up one."""
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.setenv(name, CANARY)
+    async with wild_provider(whole(200, answer)) as provider:
+        book = open_book(endpoints={"open": Endpoint(f"{provider.url}/v1", api=api)})
         assert book.known("open:llama3")
-        await book.ask(request("open:llama3"))
+        await book.ask(request("open:llama3", settings={"max_tokens": 100}))
+    (asked,) = provider.requests
     assert CANARY not in json.dumps(provider.requests)
+    assert not {"authorization", "x-api-key"} & set(asked["headers"])
 
 
 @pytest.mark.parametrize(

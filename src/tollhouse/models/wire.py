@@ -10,15 +10,18 @@ This module imports the provider layer; only ``provider.py`` may import it, late
 from __future__ import annotations
 
 import logging
+import os
 import time
 from asyncio import timeout
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
+import anthropic
 import httpx2
+import openai
 from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI, Omit
+from openai import AsyncOpenAI
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import ModelMessage, ModelResponse, PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
@@ -33,6 +36,7 @@ from tollhouse.models.convert import answer_of, history_for, names_for, paramete
 from tollhouse.models.failures import Failure, failure
 from tollhouse.models.lenient import LenientOpenAIChatModel
 from tollhouse.models.mishaps import ProviderGaveUp, SaidNothing, StreamCut, failure_of
+from tollhouse.models.names import WireNames
 from tollhouse.models.port import ModelRequest, OnText, RequestAttempt
 from tollhouse.models.prices import bill_of
 from tollhouse.models.provider import ClientFactory, Endpoint
@@ -114,6 +118,7 @@ class _Prepared:
     messages: list[ModelMessage]
     settings: ModelSettings
     parameters: ModelRequestParameters
+    names: WireNames
 
 
 class Connection:
@@ -125,6 +130,8 @@ class Connection:
         self._name, self._endpoint, self._patience = name, endpoint, patience
         self._secrets = (key,) if key else ()
         self._timeout = httpx2.Timeout(patience.read_s, connect=patience.connect_s)
+        # The clients insist on some key; only in the headers of a request can it be left out.
+        self._headers = {} if key else dict.fromkeys(("Authorization", "X-Api-Key"), _omit(endpoint))
         self._client = _client(name, endpoint, key, (http_client or self._own_client)())
         self._models: dict[str, Model] = {}
 
@@ -141,7 +148,7 @@ class Connection:
         try:
             async with timeout(self._patience.total_s):
                 response = await self._ask(prepared, hearing)
-            outcome = _checked(answer_of(response, names_for(request), self._name))
+            outcome = _checked(answer_of(response, prepared.names, self._name))
         except Exception as error:
             if error is hearing.raised:
                 raise
@@ -219,12 +226,15 @@ class Connection:
         model = self._model(name.partition(":")[2])
         native = self._endpoint.native_schema and bool(model.profile.get("supports_json_schema_output"))
         names = names_for(request)
-        settings = cast(ModelSettings, {**request.settings, "timeout": self._timeout})
+        settings = cast(
+            ModelSettings, {**request.settings, "timeout": self._timeout, "extra_headers": dict(self._headers)}
+        )
         return _Prepared(
             model,
             history_for(request, names, self._name),
             settings,
             parameters_for(request, names, native_schema=native),
+            names,
         )
 
     def _model(self, name: str) -> Model:
@@ -246,20 +256,29 @@ def _checked(answer: Answer) -> Answer:
 def _client(
     name: str, endpoint: Endpoint, key: str | None, http_client: httpx2.AsyncClient
 ) -> AsyncOpenAI | AsyncAnthropic:
-    if endpoint.api == "anthropic":
-        return AsyncAnthropic(
-            api_key=key or _NO_KEY, base_url=endpoint.base_url, http_client=http_client, max_retries=0
-        )
-    # Who one is at OpenAI is nobody else's business, but its client reads it from the environment for every server.
-    own = name == "openai"
-    headers = {} if own else {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
-    return AsyncOpenAI(
-        api_key=key or _NO_KEY,
-        base_url=endpoint.base_url,
-        http_client=http_client,
-        max_retries=0,
-        default_headers=headers,  # type: ignore[arg-type]
-    )
+    settings: dict[str, Any] = {
+        "api_key": key or _NO_KEY,
+        "base_url": endpoint.base_url,
+        "http_client": http_client,
+        "max_retries": 0,
+        "default_headers": {} if name == endpoint.api else dict.fromkeys(_of_the_provider(endpoint), _omit(endpoint)),
+    }
+    return AsyncAnthropic(**settings) if endpoint.api == "anthropic" else AsyncOpenAI(**settings)
+
+
+def _of_the_provider(endpoint: Endpoint) -> list[str]:
+    """Headers that the providers' clients read from the environment and would send to every server.
+
+    Who one is at the provider, and what its gateway is told, is nobody else's business.
+    """
+    custom = os.environ.get(f"{endpoint.api.upper()}_CUSTOM_HEADERS", "")
+    named = [line.partition(":")[0].strip() for line in custom.split("\n") if ":" in line]
+    return [*named, "OpenAI-Organization", "OpenAI-Project"]
+
+
+def _omit(endpoint: Endpoint) -> object:
+    """What tells the endpoint's client to leave a header out; each client knows its own."""
+    return anthropic.omit if endpoint.api == "anthropic" else openai.omit
 
 
 def _model(endpoint: str, name: str, client: AsyncOpenAI | AsyncAnthropic) -> Model:
