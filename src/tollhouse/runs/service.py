@@ -206,7 +206,7 @@ class Runs(RunReader):
             requested_by=start.by,
             created_at_us=now_us,
             updated_at_us=now_us,
-            due_at_us=now_us,
+            due_at_us=steps.at_once(now_us),
             finished=False,
             head_seq=0,
             head_hash="",

@@ -48,6 +48,15 @@ class RunChange:
         return RunChange(self.before, replace(change.record, version=version), self.drafts + change.drafts)
 
 
+AHEAD_US = 1_000_000
+
+
+def at_once(now_us: int) -> int:
+    """When a run is due that may go on now: a little ago, as a process may think the store's clock ahead of what it is,
+    and the next look at the store would find nothing."""
+    return now_us - AHEAD_US
+
+
 def started(record: RunRecord, facts: Mapping[str, Any]) -> RunChange:
     """A new run. ``record`` is queued, of version 1."""
     _check(None, _E.STARTED, RunState(record.state))
@@ -63,7 +72,7 @@ def claimed(before: RunRecord, owner: str, continues: str | None, now_us: int) -
 
 def released(before: RunRecord, now_us: int) -> RunChange:
     """Its driver hands it over: whoever comes next goes on at once."""
-    return _moved(before, _E.RELEASED, _S.QUEUED, now_us, {}, owner=None, due_at_us=now_us)
+    return _moved(before, _E.RELEASED, _S.QUEUED, now_us, {}, owner=None, due_at_us=at_once(now_us))
 
 
 def model_answered(before: RunRecord, reply: ModelReply, turn: int, now_us: int) -> RunChange:
@@ -157,11 +166,11 @@ def question_answered(before: RunRecord, question_id: str, text: str, by: str, n
     if before.state == _S.RUNNING:
         return _moved(before, _E.QUESTION_ANSWERED, _S.RUNNING, now_us, facts, replace(body, answers=answers))
     kept = replace(body, answers=answers)
-    return _moved(before, _E.QUESTION_ANSWERED, _S.QUEUED, now_us, facts, kept, due_at_us=now_us)
+    return _moved(before, _E.QUESTION_ANSWERED, _S.QUEUED, now_us, facts, kept, due_at_us=at_once(now_us))
 
 
 def limit_reached(before: RunRecord, limit: str, most: str, now_us: int) -> RunChange:
-    """Stopped at one of its limits, with nothing cut off: what the model asked for stays open."""
+    """Stopped at one of its limits, with nothing cut off: what the model asked for, and what it waits for, stay open."""
     body = body_of(before)
     reason = {"code": f"limit_{limit}", "cause": f"The run reached its limit of {most} {_LIMIT_WORDS[limit]}."}
     facts = {"limit": limit, "most": most, "spent": spent_as_json(body.spent)}
@@ -171,7 +180,7 @@ def limit_reached(before: RunRecord, limit: str, most: str, now_us: int) -> RunC
         _S.LIMIT_REACHED,
         now_us,
         facts,
-        replace(body, reason=reason, waiting=()),
+        replace(body, reason=reason),
         owner=None,
         due_at_us=None,
     )
@@ -190,7 +199,7 @@ def limits_raised(before: RunRecord, limits: Limits, by: str, now_us: int) -> Ru
     """A named person lets it go on."""
     body = replace(body_of(before), limits=limits, reason=None)
     facts = {"limits": limits_as_json(limits), "by": by}
-    return _moved(before, _E.LIMITS_RAISED, _S.QUEUED, now_us, facts, body, due_at_us=now_us)
+    return _moved(before, _E.LIMITS_RAISED, _S.QUEUED, now_us, facts, body, due_at_us=at_once(now_us))
 
 
 def verified(before: RunRecord, check: str, passed: bool, text: str, attempts: Sequence[Any], now_us: int) -> RunChange:
@@ -206,7 +215,7 @@ def succeeded(before: RunRecord, output: Any, now_us: int) -> RunChange:
     """Finished with an output."""
     fits = len(json.dumps(output)) <= INLINE_OUTPUT_MOST
     body = replace(body_of(before), output=output if fits else None, waiting=(), reason=None)
-    due_at_us = now_us if before.parent_key is not None else None
+    due_at_us = at_once(now_us) if before.parent_key is not None else None
     return _moved(
         before,
         _E.SUCCEEDED,
@@ -248,7 +257,7 @@ def _finished(
     body: Body | None = None,
 ) -> RunChange:
     kept = replace(body or body_of(before), reason={"code": code, "cause": cause}, waiting=())
-    return _moved(before, event, state, now_us, facts, kept, owner=None, due_at_us=now_us, finished=True)
+    return _moved(before, event, state, now_us, facts, kept, owner=None, due_at_us=at_once(now_us), finished=True)
 
 
 def _moved(
