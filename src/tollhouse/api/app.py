@@ -84,7 +84,7 @@ def create_app(
 ) -> FastAPI:
     """The API over an opened house, which it does not close.
 
-    ``runs``: the facade of runs, as ``app.state.runs``; ``routers``: routes beside those of calls, made with
+    ``runs``: the facade of runs, as ``app.state.runs``, with its routes; ``routers``: further ones, made with
     ``APIRouter(route_class=Route)``. ``access`` None: open to everybody who reaches it, as the house's principal; see
     :func:`~tollhouse.api.auth.access_of`. ``hosts``: names it answers to; None: loopback's while it is open, else any.
     ``probes``: what `/readyz` asks besides store, lease and rounds, by name. ``body_most``: bytes of a body;
@@ -98,7 +98,7 @@ def create_app(
     app.state.house, app.state.access, app.state.runs = house, access, runs
     app.state.stopping = asyncio.Event()
     app.state.health, app.state.probes = Health(house, None, house.tenant), dict(probes or {})
-    for router in (*ROUTERS, *routers):
+    for router in (*ROUTERS, *_run_routers(runs), *routers):
         for route in router.routes:
             if not isinstance(route, Route):
                 raise TypeError(f"{route!r} is no Route: make its router with route_class=Route.")
@@ -108,6 +108,14 @@ def create_app(
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(Exception, _on_defect)
     return app
+
+
+def _run_routers(runs: Any) -> tuple[APIRouter, ...]:
+    if runs is None:
+        return ()
+    from tollhouse.api.run_routers import ROUTERS as FOR_RUNS
+
+    return FOR_RUNS
 
 
 async def _on_defect(request: Request, _error: Exception) -> Response:

@@ -67,7 +67,7 @@ def _verb(name: str, summary: str, scope: Scope = Scope.CALLS_DECIDE, *more: typ
 
 async def _decided(if_match: str | None, decide: Shown) -> Response:
     """Decide on the version shown. What lost against somebody else's decision is a failed precondition."""
-    version = _version(if_match)
+    version = version_of(if_match)
     try:
         return shown(await decide(version))
     except DecisionConflict as conflict:
@@ -76,7 +76,7 @@ async def _decided(if_match: str | None, decide: Shown) -> Response:
         raise PreconditionFailed(conflict.cause, key=conflict.key) from None
 
 
-def _version(if_match: str | None) -> int | None:
+def version_of(if_match: str | None) -> int | None:
     """The version that must stand. None: any."""
     if if_match is None or if_match.strip() == "*":
         return None
@@ -88,7 +88,7 @@ def _version(if_match: str | None) -> int | None:
 
 async def _check_version(house: Tollhouse, key: str, if_match: str | None) -> None:
     """For verbs that are right at any version: only that the caller looked at the call as it stands."""
-    version = _version(if_match)
+    version = version_of(if_match)
     if version is not None and (call := await house.get(key)).version != version:
         raise PreconditionFailed(f"{key} is at version {call.version} now.", key=key)
 

@@ -37,6 +37,10 @@ TAGS = [
     {"name": "decisions", "description": "What people decide about a call. `by` is always the credential's principal."},
     {"name": "tools", "description": "The tools that may be called, and what each promises."},
     {"name": "overview", "description": "What waits for people, and what was spent."},
+    {
+        "name": "runs",
+        "description": "Start runs of agents, follow them, and answer what they ask. Absent without agents.",
+    },
     {"name": "operations", "description": "For health checks and monitoring."},
 ]
 

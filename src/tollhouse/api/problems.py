@@ -75,6 +75,8 @@ STATUS: Mapping[str, int] = {
     "run_not_allowed": 409,
     "agent_file_invalid": 422,
     "proof_invalid": 422,
+    "proof_unreadable": 422,
+    "signing_key_unusable": 500,
     # the surface itself
     "not_authenticated": 401,
     "not_authorized": 403,

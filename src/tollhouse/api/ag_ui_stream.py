@@ -1,0 +1,69 @@
+"""Streams of AG-UI events: of a whole run, for whoever watches it, or of what one request began or answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ag_ui.core import BaseEvent
+from starlette.requests import Request
+
+from tollhouse.api.ag_ui import Digests, Projection, encoded
+from tollhouse.api.feeds import Line, line_of
+from tollhouse.api.route import house_of
+from tollhouse.api.streams import Emit, feeds_of, rest, runs_of
+from tollhouse.ledger.run_record import RunRecord
+from tollhouse.runs.states import RunEvent
+
+
+async def follow(request: Request, record: RunRecord, place: int, emit: Emit) -> None:
+    """Send what comes after ``place``, until the run has ended: an AG-UI run for each stretch without questions."""
+    projection = Projection(record)
+    await fold(request, record, projection, place)
+    await emit(b": open\n\n")
+    await stream(request, record, projection, place, emit, numbered=True)
+
+
+async def fold(request: Request, record: RunRecord, projection: Projection, place: int) -> None:
+    """Bring a projection to a place without sending anything."""
+    runs, after = runs_of(request), 0
+    while after < place and (events := await runs.events(record.id, after)):
+        for event in events:
+            if event.seq <= place:
+                line = await line_of(runs, event)
+                projection.take(line, await _digests(request, line))
+        after = events[-1].seq
+
+
+async def stream(
+    request: Request, record: RunRecord, projection: Projection, place: int, emit: Emit, *, numbered: bool
+) -> None:
+    """Send what comes after ``place``. ``numbered``: of the whole run, with ids; else until this AG-UI run ends."""
+    async with feeds_of(request).of(record) as feed:
+        while not feed.closed:
+            news = feed.news
+            while lines := await feed.lines(place):
+                for line in lines:
+                    place = line.event.seq
+                    await _send(projection.take(line, await _digests(request, line)), emit, place if numbered else None)
+                    if (line.is_final and place >= feed.head) if numbered else projection.run_id is None:
+                        return
+            await _send(projection.hear(feed.answer), emit)
+            if not await rest(request, news, emit):
+                return
+
+
+async def _send(made: Sequence[BaseEvent], emit: Emit, seq: int | None = None) -> None:
+    """Send events; the last of a line carries its number."""
+    if made:
+        last = len(made) - 1
+        await emit(b"".join(encoded(event, seq if number == last else None) for number, event in enumerate(made)))
+
+
+async def _digests(request: Request, line: Line) -> Digests:
+    """The digests of the arguments of the calls that the line says wait for approval, as they stand."""
+    if line.event.kind != RunEvent.WAITING:
+        return {}
+    house = house_of(request)
+    keys = [each["id"] for each in line.facts["waiting"] if each["kind"] == "approval"]
+    found = {key: await house.store.get(house.tenant, key) for key in keys}
+    return {key: call.digest for key, call in found.items() if call is not None}

@@ -1,0 +1,237 @@
+"""What readers of a run's stream share: one follower of each run that anybody reads, however many they are.
+
+A follower reads the journal; the bus only tells it when that is worth while, and what other processes write is found by
+looking. Readers keep nothing but their place: whoever is slow reads older lines from the store, and holds nobody up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
+
+from tollhouse.api.json_text import write_json
+from tollhouse.errors import StoreUnavailable, TollhouseError
+from tollhouse.house.as_json import facts_as_json
+from tollhouse.ledger.events import Event
+from tollhouse.ledger.plain import moment
+from tollhouse.ledger.run_record import RunRecord
+from tollhouse.runs.live import Live, Moved, Text
+from tollhouse.runs.service import Runs
+from tollhouse.runs.states import FINISHED
+
+log = logging.getLogger("tollhouse.api")
+
+LINES_MOST, BYTES_MOST = 1000, 4 * 1024 * 1024
+"""What a follower remembers at least of the newest lines, and at most of their bytes."""
+PAGE = 200
+"""Lines that one reader is sent at a time."""
+JOINED_MOST = 16
+LIVE_CHARACTERS_MOST = 1024 * 1024
+
+LOOK_S = 0.25
+"""How often the journal is looked at for what other processes wrote, while few runs are followed."""
+LOOKS_PER_S_MOST = 400
+"""By all followers of a process together."""
+BREATH_PER_READER_S = 0.0001
+"""A follower pauses so long for each of its readers between two pieces of news, so that each piece is worth a send."""
+AWAY_S = 1.0
+
+
+class Line(NamedTuple):
+    """One event of the journal: as it is, its facts with bodies put back, and as it is sent."""
+
+    event: Event
+    facts: dict[str, Any]
+    sent: bytes
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the run has ended with it."""
+        return self.facts.get("state") in FINISHED
+
+
+async def line_of(runs: Runs, event: Event) -> Line:
+    """The event as readers get it."""
+    facts = await runs.facts(event)
+    told = facts_as_json(facts)
+    if "waiting" in told:
+        told["waiting"] = [facts_as_json(each) for each in told["waiting"]]
+    shown = {"seq": event.seq, "at": moment(event.at_us), "kind": event.kind, "facts": told}
+    head = f"id: {event.seq}\nevent: {event.kind}\ndata: ".encode()
+    return Line(event, facts, head + write_json(shown) + b"\n\n")
+
+
+class Joined(NamedTuple):
+    """Lines as they are sent, all in one; empty: there are no more yet. ``last``: the place after them."""
+
+    sent: bytes
+    last: int
+    is_final: bool
+
+
+class Answer(NamedTuple):
+    """A model's answer as far as it has streamed in. ``number``: tells one answer of a turn from its next try."""
+
+    number: int
+    turn: int
+    text: str
+
+
+class Feed:
+    """The follower of one run. ``head``: the last event that it has read."""
+
+    def __init__(self, runs: Runs, record: RunRecord) -> None:
+        self._runs, self.run_id, self.head = runs, record.id, record.head_seq
+        self._first, self._lines, self._bytes = record.head_seq + 1, list[Line](), 0
+        self._joined: dict[int, Joined] = {}
+        self.answer = Answer(0, 0, "")
+        self.readers = 0
+        self.closed = False
+        self.news = asyncio.Event()
+        """Set, and replaced by another, whenever there is something new."""
+
+    # -- for readers -------------------------------------------------------------------------------------
+
+    async def lines(self, after: int) -> Sequence[Line]:
+        """Lines after that place, some at a time; none: there are no more yet. Waits while the store is away."""
+        if after >= self.head:
+            return ()
+        if after >= self._first - 1:
+            at = after - self._first + 1
+            return self._lines[at : at + PAGE]
+        while True:
+            try:
+                return [await line_of(self._runs, event) for event in await self._runs.events(self.run_id, after, PAGE)]
+            except StoreUnavailable:
+                await asyncio.sleep(AWAY_S)
+
+    async def joined(self, after: int) -> Joined:
+        """The same lines as they are sent; most readers are at one place, so what one gets is kept for the others."""
+        if (known := self._joined.get(after)) is not None:
+            return known
+        lines = await self.lines(after)
+        if not lines:
+            return Joined(b"", after, False)
+        joined = Joined(b"".join(line.sent for line in lines), lines[-1].event.seq, lines[-1].is_final)
+        if len(self._joined) < JOINED_MOST:
+            self._joined[after] = joined
+        return joined
+
+    # -- following ---------------------------------------------------------------------------------------
+
+    async def follow(self, pause_s: float) -> None:
+        """Take in what is new, now and whenever a hint comes or ``pause_s`` have passed. Ends when cancelled."""
+        with self._runs.bus.subscribe(self.run_id) as hints:
+            while True:
+                try:
+                    await self._read()
+                except TollhouseError:  # the store is away: readers wait
+                    await asyncio.sleep(AWAY_S)
+                except Exception:
+                    log.exception("feed_failed run=%s", self.run_id)
+                    await asyncio.sleep(AWAY_S)
+                else:
+                    await self._breathe()
+                    await self._listen(hints, pause_s)
+
+    async def _listen(self, hints: asyncio.Queue[Live], pause_s: float) -> None:
+        """Wait until the journal moved, or is to be looked at anyway, taking in what a model says meanwhile."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + pause_s
+        with suppress(TimeoutError):
+            while True:
+                async with asyncio.timeout_at(until):
+                    hint = await hints.get()
+                if isinstance(hint, Text):
+                    self._hear(hint)
+                elif not (isinstance(hint, Moved) and hint.seq <= self.head):
+                    return
+                if hints.empty():
+                    await self._breathe()
+
+    async def _breathe(self) -> None:
+        await asyncio.sleep(BREATH_PER_READER_S * self.readers)
+
+    async def _read(self) -> None:
+        while events := await self._runs.events(self.run_id, self.head, PAGE):
+            for event in events:
+                line = await line_of(self._runs, event)
+                self._lines.append(line)
+                self._bytes += len(line.sent)
+                if event.kind in ("model_answered", "model_failed", "run_claimed", "run_released"):
+                    self.answer = Answer(self.answer.number + 1, 0, "")
+            self.head = events[-1].seq
+            self._forget()
+            self.tell()
+
+    def _hear(self, piece: Text) -> None:
+        """Add a piece of the answer. One that does not follow what was heard is left out: the whole comes later."""
+        number, _, text = self.answer
+        if piece.at == 0 and text:
+            number, text = number + 1, ""
+        if piece.at == len(text) < LIVE_CHARACTERS_MOST:
+            self.answer = Answer(number, piece.turn, text + piece.piece)
+            self.tell()
+
+    def _forget(self) -> None:
+        spare = len(self._lines) - LINES_MOST
+        while spare > LINES_MOST or (self._bytes > BYTES_MOST and self._lines):
+            gone = self._lines[: max(spare, 1)]
+            del self._lines[: len(gone)]
+            self._first += len(gone)
+            self._bytes -= sum(len(line.sent) for line in gone)
+            spare = len(self._lines) - LINES_MOST
+
+    def tell(self) -> None:
+        """Wake every reader."""
+        self._joined.clear()
+        news, self.news = self.news, asyncio.Event()
+        news.set()
+
+
+class Feeds:
+    """The followers of a process. They end with their last reader, or when the server stops."""
+
+    def __init__(self, runs: Runs, stopping: asyncio.Event) -> None:
+        self._runs, self._stopping = runs, stopping
+        self._feeds: dict[str, tuple[Feed, asyncio.Task[None]]] = {}
+        self._closing: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    @asynccontextmanager
+    async def of(self, record: RunRecord) -> AsyncIterator[Feed]:
+        """The follower of a run, while somebody reads it."""
+        if record.id not in self._feeds:
+            feed = Feed(self._runs, record)
+            pause_s = max(LOOK_S, len(self._feeds) / LOOKS_PER_S_MOST)
+            self._feeds[record.id] = feed, asyncio.create_task(feed.follow(pause_s))
+        feed, task = self._feeds[record.id]
+        feed.readers += 1
+        feed.closed = self._stopping.is_set()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        try:
+            yield feed
+        finally:
+            feed.readers -= 1
+            if feed.readers == 0:
+                task.cancel()
+                del self._feeds[record.id]
+                self._rest()
+
+    def _rest(self) -> None:
+        if not self._feeds and self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+    async def _close(self) -> None:
+        """End every stream when the server is about to stop."""
+        await self._stopping.wait()
+        for feed, _ in self._feeds.values():
+            feed.closed = True
+            feed.tell()
