@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
-from google.protobuf.json_format import ParseDict  # type: ignore[import-untyped]
+from google.protobuf.json_format import ParseDict
 from in_toto_attestation.v1.statement import Statement  # type: ignore[import-untyped]
 from in_toto_attestation.v1.statement_pb2 import Statement as StatementMessage  # type: ignore[import-untyped]
 from securesystemslib.dsse import Envelope
@@ -29,7 +29,8 @@ sys.addaudithook(refuse)
 from pathlib import Path
 from tollhouse.runs.proof.verify import read_bundle, verify
 verdict = verify(read_bundle(Path(sys.argv[1]).read_text()), key=Path(sys.argv[2]).read_text())
-used = [name for name in ("sqlite3", "asyncpg", "fastapi", "securesystemslib", "in_toto_attestation", "google.protobuf") if name in sys.modules]
+others = ("sqlite3", "asyncpg", "fastapi", "securesystemslib", "in_toto_attestation", "google.protobuf")
+used = [name for name in others if name in sys.modules]
 print(verdict.result.value, len(verdict.problems), used)
 """
 
