@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from tests.models.asking import Heard, request
-from tests.models.conftest import CANARY, OpenBook
+from tests.models.conftest import CANARY, HASTY, OpenBook
 from tests.support.wild_provider import (
     HANG_UP,
     SILENCE,
@@ -34,6 +35,9 @@ HALF_WHOLE = Reply(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconten
 TEXT = ({"type": "text", "text": ""}, {"type": "text_delta", "text": "Half"})
 DONE = "[DONE]"
 
+SOON_TIRED = replace(HASTY, read_s=0.3)
+"""For servers that say nothing."""
+
 
 # case C64
 @on_both_apis
@@ -56,7 +60,8 @@ async def test_a_broken_answer_ends_in_bounded_time_with_its_code(
     """Nothing waits for ever: every way of not answering has a code, and is tried again within bounds."""
     async with wild_provider(reply) as provider:
         with pytest.raises(ModelFailed) as failed:
-            await open_book(provider.url).ask(request(model), Heard() if streamed else None)
+            patience = SOON_TIRED if reply is SILENCE else HASTY
+            await open_book(provider.url, patience=patience).ask(request(model), Heard() if streamed else None)
     if streamed and code == "model_answer_invalid":
         # A stream's reader skips what are no events, so for it the page was a stream without an end.
         assert failed.value.code in (code, "model_stream_cut")
