@@ -139,18 +139,21 @@ def _agents(agent: Agent, known: Names) -> Iterator[Wrong]:
             yield Wrong(path, f"{agent.name} would run itself: {way}.", "Break the circle.")
 
 
-def _way_back(home: str, start: str, agents: Mapping[str, Agent]) -> tuple[str, ...] | None:
+def _way_back(home: str, start: str, agents: Mapping[str, Agent]) -> list[str] | None:
     """The names on a way from ``start`` to ``home``; None: there is none."""
-    ways: list[tuple[str, ...]] = [(start,)]
-    seen = {start}
-    while ways:
-        way = ways.pop()
-        if way[-1] == home:
-            return way
-        further = agents[way[-1]].agents if way[-1] in agents else ()
-        ways += [(*way, name) for name in further if name not in seen]
-        seen |= set(further)
-    return None
+    came_from: dict[str, str | None] = {start: None}
+    waiting = [start]
+    while waiting and home not in came_from:
+        here = waiting.pop()
+        further = agents[here].agents if here in agents else ()
+        waiting += [name for name in further if name not in came_from]
+        came_from |= {name: here for name in further if name not in came_from}
+    way: list[str] = []
+    step: str | None = home if home in came_from else None
+    while step is not None:
+        way.insert(0, step)
+        step = came_from[step]
+    return way or None
 
 
 def _approvals(agent: Agent, known: Names) -> Iterator[Wrong]:

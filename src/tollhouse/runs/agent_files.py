@@ -20,7 +20,7 @@ from tollhouse.models.provider import Endpoint
 from tollhouse.runs.agent_checks import KnownModel, Names, known_provider, mistakes_of_meaning, mistakes_of_scripts
 from tollhouse.runs.agent_schema import mistakes_of_shape
 from tollhouse.runs.agents import Agent, AgentApproval, Limits, Verifier
-from tollhouse.runs.yaml_reader import MAX_BYTES, Document, Path, read, words_of
+from tollhouse.runs.yaml_reader import MAX_BYTES, MAX_MISTAKES, Document, Path, read, words_of
 
 MAX_INSTRUCTIONS_BYTES = 256_000
 
@@ -63,7 +63,7 @@ class Draft:
         ``tools``: the names there are; None: those of the agents are taken on trust. ``known_model``: says what is
         wrong with a model that is none of the file's own; None: whether its provider exists. Whether keys and packages
         are at hand is not asked: a file is proved where it is written. Raises
-        :class:`~tollhouse.errors.AgentFileInvalid` with every mistake.
+        :class:`~tollhouse.errors.AgentFileInvalid` with every mistake, or the first hundred.
         """
         found = list(self.mistakes)
         if self.document.places:
@@ -81,7 +81,7 @@ class Draft:
             found += mistakes_of_meaning(self.document, names)
         if found:
             in_order = tuple(sorted(dict.fromkeys(found), key=lambda mistake: (mistake.line, mistake.column)))
-            raise AgentFileInvalid.of(shown(self.file.path), in_order)
+            raise AgentFileInvalid.of(shown(self.file.path), in_order[:MAX_MISTAKES])
         return self.file
 
     def _written(self, part: str) -> Collection[str]:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 from tollhouse.errors import ExtraMissing, Mistake
-from tollhouse.runs.yaml_reader import Document, Path, words_of
+from tollhouse.runs.yaml_reader import MAX_MISTAKES, Document, Path, words_of
 
 Schema = Mapping[str, Any]
 
@@ -36,8 +37,9 @@ def schema() -> dict[str, Any]:
 
 
 def mistakes_of_shape(document: Document) -> list[Mistake]:
-    """Everything in the document that its schema forbids, with line, column and remedy."""
-    return [mistake for error in _validator().iter_errors(document.value) for mistake in _told(error, document)]
+    """What the schema forbids of the document, with line, column and remedy; no more than anybody reads."""
+    found = (mistake for error in _validator().iter_errors(document.value) for mistake in _told(error, document))
+    return list(islice(found, MAX_MISTAKES))
 
 
 def schema_problem(candidate: Schema) -> str | None:
@@ -177,6 +179,7 @@ _SAYS: dict[str, Callable[[Any, Path], str]] = {
     "MaxLength": _bound("longer than"),
     "MinItems": lambda _error, path: f"{_words(path)} is empty.",
     "MaxItems": _bound("longer than"),
+    "MaxProperties": _bound("longer than"),
     "UniqueItems": lambda _error, path: f"{_words(path)} names something twice.",
     "Not": lambda _error, path: f"{_words(path)} cannot be false: an approval that a contract asks for stays.",
 }

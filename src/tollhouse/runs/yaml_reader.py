@@ -18,6 +18,8 @@ from tollhouse.errors import ExtraMissing, Mistake
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
+MAX_MISTAKES = 100
+"""So many are noted at most: whoever mends those reads the file again."""
 
 Path = tuple[str | int, ...]
 """Where a value stands: keys and numbers from the root down."""
@@ -206,6 +208,8 @@ class _Reader:
             raise _TooMuch(place, f"The file holds more than {MAX_VALUES:,} values.", "Say less, or split it.")
 
     def _note(self, path: Path, cause: str, remedy: str, place: Place | None = None) -> None:
+        if len(self.mistakes) == MAX_MISTAKES:
+            return
         line, column = place or self.places[path]
         self.mistakes.append(Mistake(line, column, words_of(path), cause, remedy))
 

@@ -11,6 +11,7 @@ from tests.runs.agents.files import only, right, written, wrong
 from tollhouse.errors import AgentFileInvalid, ExtraMissing
 from tollhouse.runs import agent_schema
 from tollhouse.runs.agent_files import read_file
+from tollhouse.runs.yaml_reader import MAX_MISTAKES
 
 AGENT = "version: 1\nagents:\n  clerk:\n    model: openai:x\n"
 """A file to which fields of an agent are added, from line 5 on."""
@@ -203,3 +204,21 @@ def test_missing_package_is_told_with_its_extra(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ExtraMissing, match=r"tollhouse\[server\]"):
         read_file(written(tmp_path, AGENT))
+
+
+@pytest.mark.parametrize(
+    "many", ["\n".join(f"k{number}: 1" for number in range(5_000)), "agents: [" + "*a, " * 5_000 + "]"]
+)
+def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path, many: str) -> None:
+    """Nobody reads thousands, and a pipeline's log should not hold them."""
+    mistakes = wrong(tmp_path, f"version: 1\n{many}")
+    assert len(mistakes) == MAX_MISTAKES
+    assert mistakes[0].line == 2
+
+
+def test_large_file_is_read(tmp_path: Path) -> None:
+    """A thousand agents are no reason to refuse one."""
+    agents = "".join(f"  a{number}: {{model: 'openai:x', agents: [a{number + 1}]}}\n" for number in range(999))
+    text = f"version: 1\nagents:\n{agents}  a999: {{model: 'openai:x'}}\n"
+    assert len(right(tmp_path, text).agents) == 1_000
+    assert "agents is longer than 1,000." in only(tmp_path, text + "  more: {model: 'openai:x'}").cause
