@@ -18,6 +18,8 @@ FUNCTION_LINES_MAX = 70
 FUNCTION_LINES_MAX_OF_NINE_IN_TEN = 50
 MODULE_LINES_MAX = 500
 MODULE_LINES_WORTH_A_LOOK = 450
+LISTS = {"src/tollhouse/errors.py"}
+"""Modules that are one list, each entry a few lines: every error has its code there, so that no code is used twice."""
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -58,6 +60,7 @@ def main() -> int:
     modules = [
         Size(len(path.read_text(encoding="utf-8").splitlines()), str(path.relative_to(ROOT)))
         for path in modules_below("src")
+        if str(path.relative_to(ROOT)) not in LISTS
     ]
     faults = too_long("function", functions, FUNCTION_LINES_MAX) + too_long("module", modules, MODULE_LINES_MAX)
     lengths = sorted(size.lines for size in functions)
