@@ -176,8 +176,9 @@ class Drive:
             await self._stop_at(*reached)
             return
         turn = self._journal.turn + 1
+        teller = self._teller(turn) if self._shared.bus.is_heard(self.record.id) else None
         try:
-            reply = await self._shared.model.ask(self._request(turn), self._teller(turn))
+            reply = await self._shared.model.ask(self._request(turn), teller)
         except ModelFailed as failure:
             await self._model_failed(failure, turn)
             return

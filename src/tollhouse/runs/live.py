@@ -66,6 +66,10 @@ class Bus:
             if not mine:
                 del self._queues[run_id]
 
+    def is_heard(self, run_id: str) -> bool:
+        """Whether anybody here listens to that very run: only then is its text worth streaming."""
+        return run_id in self._queues
+
     def tell(self, live: Live) -> None:
         """Tell everybody who listens. Never waits."""
         for queue in (*self._queues.get(live.run_id, ()), *self._queues.get("*", ())):
