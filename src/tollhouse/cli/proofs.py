@@ -152,7 +152,7 @@ def _make(prove: Prove, named: tuple[str | None, str | None], output: Path | Non
             home = home_of(opened.url)
             signer = open_signer(home)
             bundle = await prove(opened, signer)
-            anchor(bundle, Anchors(anchors_file(home, opened.url), signer))
+            _anchor(bundle, Anchors(anchors_file(home, opened.url), signer), screen)
             return bundle
         finally:
             await opened.close()
@@ -171,6 +171,13 @@ def _make(prove: Prove, named: tuple[str | None, str | None], output: Path | Non
         screen.line(f"Wrote {output}. Verify it anywhere:")
         screen.command(f"tollhouse proof verify {output}")
     return OK
+
+
+def _anchor(bundle: Bundle, anchors: Anchors, screen: Screen) -> None:
+    try:
+        anchor(bundle, anchors)
+    except OSError as error:
+        screen.note(f"The chains of this proof are not anchored: {anchors.path} cannot be written ({error.strerror}).")
 
 
 async def _opened_url(store: str | None, file: str | None) -> str:
