@@ -29,6 +29,9 @@ def mutations_of(bundle: Bundle) -> Iterator[Mutation]:
         if not isinstance(value, dict | list):
             yield mutated(bundle, path, f"changed {path}", lambda holder, name, was: put(holder, name, other(was)))
             yield mutated(bundle, path, f"nothing at {path}", lambda holder, name, was: put(holder, name, blank(was)))
+        yield mutated(
+            bundle, path, f"another kind at {path}", lambda holder, name, was: put(holder, name, strange(was))
+        )
         if len(path) > 2:
             yield mutated(bundle, path, f"dropped {path}", lambda holder, name, _was: holder.__delitem__(name))
         if isinstance(value, dict) and len(path) > 2:
@@ -99,6 +102,11 @@ def other(value: Any) -> Any:
         middle = len(value) // 2
         return value[:middle] + ("b" if value[middle : middle + 1] == "a" else "a") + value[middle + 1 :]
     return 1
+
+
+def strange(value: Any) -> Any:
+    """A value of a kind that has no place there."""
+    return {"a": 1} if isinstance(value, list) else [1]
 
 
 def blank(value: Any) -> Any:

@@ -33,6 +33,9 @@ app = typer.Typer(
 )
 
 _EXIT_CODES = {Result.PASS: OK, Result.FAIL: FAILED, Result.INCOMPLETE: IN_DOUBT}
+SHOWN_MOST = 20
+"""Problems of a kind that are shown to a person: the first says most."""
+
 _STYLES = {Result.PASS: "green", Result.FAIL: "bold red", Result.INCOMPLETE: "bold yellow"}
 
 Output = Annotated[
@@ -208,7 +211,9 @@ def _show(screen: Screen, verdict: Verdict) -> None:
 def _list(screen: Screen, heading: str, problems: tuple[Problem, ...]) -> None:
     if problems:
         screen.heading(heading)
-        screen.pairs([(problem.record, problem.what) for problem in problems])
+        screen.pairs([(problem.record, problem.what) for problem in problems[:SHOWN_MOST]])
+    if len(problems) > SHOWN_MOST:
+        screen.line(f"  and {len(problems) - SHOWN_MOST} more; --json has all of them.")
 
 
 def _text(path: Path) -> str:

@@ -64,16 +64,14 @@ class Findings:
     """What the checks find, in the order in which they look."""
 
     def __init__(self) -> None:
-        self.problems: list[Problem] = []
+        self.problems: dict[Problem, None] = {}
         self.open: list[Problem] = []
         self.erased: dict[str, None] = {}
         self.notes: dict[str, None] = {}
 
     def problem(self, record: str, what: str, stream: str | None = None, seq: int | None = None) -> None:
         """Something is wrong; said once for a record and a reason."""
-        told = Problem(record, what, stream, seq)
-        if told not in self.problems:
-            self.problems.append(told)
+        self.problems[Problem(record, what, stream, seq)] = None
 
     def is_open(self, record: str, what: str) -> None:
         """Something is not settled yet."""

@@ -196,5 +196,8 @@ def _compare(contents: Contents, lines: list[Any], found: Findings) -> None:
 
 def _counts(contents: Contents) -> dict[str, int]:
     sizes = {name: len(part) for name in MEMBERS[1:] if isinstance(part := contents.get(name), list)}
-    events = sum(len(s["events"]) for s in contents.get("streams", ()) if isinstance(s, dict) and "events" in s)
-    return {"events": events, **sizes}
+    if "streams" not in sizes:
+        return {"events": 0, **sizes}
+    streams = [each for each in contents.get("streams") or () if isinstance(each, dict)]
+    chains = [chain for each in streams if isinstance(chain := each.get("events"), list)]
+    return {"events": sum(map(len, chains)), **sizes}
