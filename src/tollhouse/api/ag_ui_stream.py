@@ -45,8 +45,10 @@ async def stream(
                 for line in lines:
                     place = line.event.seq
                     await _send(projection.take(line, await _digests(request, line)), emit, place if numbered else None)
-                    if (line.is_final and place >= feed.head) if numbered else projection.run_id is None:
+                    if not numbered and projection.run_id is None:
                         return
+            if feed.complete and place >= feed.head:
+                return
             await _send(projection.hear(feed.answer), emit)
             if not await rest(request, news, emit):
                 return

@@ -38,6 +38,8 @@ LOOKS_PER_S_MOST = 400
 BREATH_PER_READER_S = 0.0001
 """A follower pauses so long for each of its readers between two pieces of news, so that each piece is worth a send."""
 AWAY_S = 1.0
+TIDY_S = 2.0
+"""How long readers of a run that has ended are kept for the note that it was tidied."""
 
 
 class Line(NamedTuple):
@@ -46,11 +48,6 @@ class Line(NamedTuple):
     event: Event
     facts: dict[str, Any]
     sent: bytes
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the run has ended with it."""
-        return self.facts.get("state") in FINISHED
 
 
 async def line_of(runs: Runs, event: Event) -> Line:
@@ -69,7 +66,6 @@ class Joined(NamedTuple):
 
     sent: bytes
     last: int
-    is_final: bool
 
 
 class Answer(NamedTuple):
@@ -89,6 +85,10 @@ class Feed:
         self._joined: dict[int, Joined] = {}
         self.answer = Answer(0, 0, "")
         self.readers = 0
+        self.complete = record.finished and record.due_at_us is None
+        """The run has ended, and nothing more will be written: whoever has read up to ``head`` has everything."""
+        self._may_have_ended = record.finished
+        self._waits_until: float | None = None
         self.closed = False
         self.news = asyncio.Event()
         """Set, and replaced by another, whenever there is something new."""
@@ -114,8 +114,8 @@ class Feed:
             return known
         lines = await self.lines(after)
         if not lines:
-            return Joined(b"", after, False)
-        joined = Joined(b"".join(line.sent for line in lines), lines[-1].event.seq, lines[-1].is_final)
+            return Joined(b"", after)
+        joined = Joined(b"".join(line.sent for line in lines), lines[-1].event.seq)
         if len(self._joined) < JOINED_MOST:
             self._joined[after] = joined
         return joined
@@ -128,6 +128,7 @@ class Feed:
             while True:
                 try:
                     await self._read()
+                    await self._see_whether_complete()
                 except TollhouseError:  # the store is away: readers wait
                     await asyncio.sleep(AWAY_S)
                 except Exception:
@@ -161,10 +162,24 @@ class Feed:
                 line = await line_of(self._runs, event)
                 self._lines.append(line)
                 self._bytes += len(line.sent)
+                self._may_have_ended = line.facts.get("state") in FINISHED
                 if event.kind in ("model_answered", "model_failed", "run_claimed", "run_released"):
                     self.answer = Answer(self.answer.number + 1, 0, "")
             self.head = events[-1].seq
             self._forget()
+            self.tell()
+
+    async def _see_whether_complete(self) -> None:
+        """A run that ended may still be tidied, which is soon, or else nobody waits for it."""
+        if self.complete:
+            return
+        record = await self._runs.store.run(self._runs.tenant, self.run_id) if self._may_have_ended else None
+        if record is None or not record.finished:
+            return
+        now = asyncio.get_running_loop().time()
+        self._waits_until = self._waits_until or now + TIDY_S
+        if record.head_seq == self.head and (record.due_at_us is None or now >= self._waits_until):
+            self.complete = True
             self.tell()
 
     def _hear(self, piece: Text) -> None:

@@ -168,11 +168,11 @@ async def _follow(request: Request, record: RunRecord, place: int, emit: Emit) -
     await emit(f"retry: {RECONNECT_MS}\n\n".encode())
     async with feeds_of(request).of(record) as feed:
         while not feed.closed:
-            news, ended = feed.news, False
+            news = feed.news
             while (joined := await feed.joined(place)).sent:
                 await emit(joined.sent)
-                place, ended = joined.last, joined.is_final
-            if ended:
+                place = joined.last
+            if feed.complete and place >= feed.head:
                 return
             heard = await _speak(feed, heard, emit)
             if not await rest(request, news, emit):
