@@ -13,7 +13,7 @@ from tollhouse.cli.story import TELLERS, tell
 from tollhouse.gate.view import HistoryLine
 
 SOURCE = Path(tollhouse.__file__).parent
-FOLDERS = ("ledger", "gate", "doubt")
+FOLDERS = ("ledger", "gate", "doubt", "operations")
 KIND_AT = {"advance": 2, "Draft": 0, "_refused": 2, "_sent": 2}
 """Which argument of these functions is the kind of the event that they write."""
 

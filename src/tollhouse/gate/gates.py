@@ -42,7 +42,7 @@ async def judge(core: Core, asked: Asked) -> Judgement:
         if isinstance(verdict, Hold):
             holds.append(verdict)
             said[gate.name] = f"hold: {verdict.reason}"
-        else:
+        elif not verdict.silent:
             said[gate.name] = "pass"
     return Judgement(holds=holds, said=said)
 

@@ -31,7 +31,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Nothing against it."""
+    """Nothing against it. ``silent``: the gate had nothing to judge here, and the call's history need not name it."""
+
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Hold:
 
 Verdict = Pass | Deny | Hold
 PASS = Pass()
+ABSTAIN = Pass(silent=True)
 
 
 class Check(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tollhouse.contract.terms import ApprovalTerms, Effect
-from tollhouse.gate.verdicts import PASS, Asked, Deny, Hold, Verdict
+from tollhouse.gate.verdicts import ABSTAIN, PASS, Asked, Deny, Hold, Verdict
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import CallRecord, State
 from tollhouse.ledger.run_record import RunRecord
@@ -52,7 +52,7 @@ class RunCheck:
 
     def check(self, asked: Asked) -> Any:
         """Passes at once what belongs to no run."""
-        return self._of_run(asked) if asked.scope is not None and asked.scope.startswith(_RUN) else PASS
+        return self._of_run(asked) if asked.scope is not None and asked.scope.startswith(_RUN) else ABSTAIN
 
     async def _of_run(self, asked: Asked) -> Verdict:
         run = await self._store.run(asked.tenant, asked.scope or "")
