@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -41,6 +41,7 @@ _NEW_CALL: TypeAdapter[models.NewCall] = TypeAdapter(models.NewCall)
 KEY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@-]{0,199}$"
 Key = Annotated[
     str,
+    AfterValidator(check_key),
     Path(
         description="The key of the call.",
         examples=["order-7:refund"],
@@ -199,7 +200,7 @@ async def get_call(
     house: House,
     key: Key,
     history: Annotated[bool, Query(description="With its events.")] = False,
-    if_none_match: Annotated[str | None, Header(max_length=200, examples=['"3"'])] = None,
+    if_none_match: Annotated[str | None, Header(alias="If-None-Match", max_length=200, examples=['"3"'])] = None,
 ) -> Response:
     """One call: its state, arguments, result, attempts, settlements and approval. The ETag is its version."""
     call = await house.get(key)
@@ -244,5 +245,5 @@ async def list_call_events(house: House, key: Key, limit: Limit = 100, cursor: C
 
 
 async def _recorded(house: Tollhouse, key: str) -> None:
-    if await house.store.get(house.tenant, check_key(key)) is None:
+    if await house.store.get(house.tenant, key) is None:
         raise UnknownCall(f"No call is recorded under {key}.", key=key)

@@ -22,7 +22,6 @@ from tollhouse.errors import (
     DecisionConflict,
     InvalidArguments,
     InvalidKey,
-    InvalidRequest,
     InvalidSetting,
     NotAllowed,
     NotEntitled,
@@ -36,13 +35,13 @@ from tollhouse.house.access import Scope
 
 router = APIRouter(route_class=Route, tags=["decisions"])
 
-_ETAG = re.compile(r'"(\d{1,18})"')
+_VERSION = re.compile(r'"(\d{1,18})"')
 _FAILS = (UnknownCall, InvalidKey, NotAllowed, DecisionConflict, NotEntitled, PreconditionFailed, InvalidSetting)
 
 IfMatch = Annotated[
     str | None,
     Header(
-        max_length=200,
+        alias="If-Match",
         description="The ETag that was shown: decide only if the call is still at that version.",
         examples=['"3"'],
     ),
@@ -65,9 +64,9 @@ def _verb(name: str, summary: str, scope: Scope = Scope.CALLS_DECIDE, *more: typ
     return register
 
 
-async def _decided(if_match: str | None, decide: Shown) -> Response:
+async def _decided(house: Tollhouse, key: str, if_match: str | None, decide: Shown) -> Response:
     """Decide on the version shown. What lost against somebody else's decision is a failed precondition."""
-    version = version_of(if_match)
+    version = await _version(house, key, if_match)
     try:
         return shown(await decide(version))
     except DecisionConflict as conflict:
@@ -76,19 +75,22 @@ async def _decided(if_match: str | None, decide: Shown) -> Response:
         raise PreconditionFailed(conflict.cause, key=conflict.key) from None
 
 
-def version_of(if_match: str | None) -> int | None:
-    """The version that must stand. None: any."""
+async def _version(house: Tollhouse, key: str, if_match: str | None) -> int | None:
+    """The version that must stand. None: any. Raises :class:`PreconditionFailed` for tags that no call can have."""
     if if_match is None or if_match.strip() == "*":
         return None
-    found = _ETAG.fullmatch(if_match.strip())
-    if found is None:
+    versions = {int(found[1]) for tag in if_match.split(",") if (found := _VERSION.fullmatch(tag.strip()))}
+    if not versions:
         raise PreconditionFailed("If-Match names no version of a call.", remedy='Send the ETag as it was, such as "3".')
-    return int(found[1])
+    if len(versions) == 1:
+        return versions.pop()
+    now = (await house.get(key)).version
+    return now if now in versions else max(versions)
 
 
 async def _check_version(house: Tollhouse, key: str, if_match: str | None) -> None:
     """For verbs that are right at any version: only that the caller looked at the call as it stands."""
-    version = version_of(if_match)
+    version = await _version(house, key, if_match)
     if version is not None and (call := await house.get(key)).version != version:
         raise PreconditionFailed(f"{key} is at version {call.version} now.", key=key)
 
@@ -101,6 +103,8 @@ async def resolve(house: House, by: By, key: Key, body: models.Resolution, if_ma
     """Settle a doubt by name: it happened, or it did not."""
     found = _finding(body)
     return await _decided(
+        house,
+        key,
         if_match,
         lambda version: house.resolve(
             key, found, reason=body.reason, by=by.principal, force=body.force, version=version
@@ -108,15 +112,9 @@ async def resolve(house: House, by: By, key: Key, body: models.Resolution, if_ma
     )
 
 
-def _finding(body: models.Resolution) -> Answer:
-    if body.finding == "happened":
-        if body.evidence is not None:
-            raise InvalidRequest("evidence goes with did_not_happen.", path="evidence", remedy="Say it in reason.")
+def _finding(body: models.Happened | models.DidNotHappen) -> Answer:
+    if isinstance(body, models.Happened):
         return happened(body.value, body.reference)
-    if body.value is not None or body.reference is not None:
-        raise InvalidRequest(
-            "What did not happen has no result and no reference.", remedy="Leave value and reference out."
-        )
     return did_not_happen(body.evidence)
 
 
@@ -161,6 +159,8 @@ async def approve(
     """Say yes to a held call; at the quorum it may go. What runs is the stored call. Nobody approves their own."""
     given = body or models.ApprovalGiven()
     return await _decided(
+        house,
+        key,
         if_match,
         lambda version: house.approve(key, by=by.principal, reason=given.reason, version=version, digest=given.digest),
     )
@@ -170,7 +170,7 @@ async def approve(
 async def deny(house: House, by: By, key: Key, body: models.Because, if_match: IfMatch = None) -> Response:
     """Say no to a call that is held or ready: it is refused."""
     return await _decided(
-        if_match, lambda version: house.deny(key, by=by.principal, reason=body.reason, version=version)
+        house, key, if_match, lambda version: house.deny(key, by=by.principal, reason=body.reason, version=version)
     )
 
 
@@ -178,6 +178,8 @@ async def deny(house: House, by: By, key: Key, body: models.Because, if_match: I
 async def edit(house: House, by: By, key: Key, body: models.Edit, if_match: IfMatch = None) -> Response:
     """Replace the arguments of a held call. Approvals given so far become void, and the difference is on record."""
     return await _decided(
+        house,
+        key,
         if_match,
         lambda version: house.edit(key, body.arguments, by=by.principal, reason=body.reason, version=version),
     )
@@ -190,7 +192,7 @@ async def edit(house: House, by: By, key: Key, body: models.Edit, if_match: IfMa
 async def retry(house: House, by: By, key: Key, body: models.Because, if_match: IfMatch = None) -> Response:
     """Open a new round of a failed or refused call. Sends nothing itself; held again where approval is due."""
     return await _decided(
-        if_match, lambda version: house.retry(key, by=by.principal, reason=body.reason, version=version)
+        house, key, if_match, lambda version: house.retry(key, by=by.principal, reason=body.reason, version=version)
     )
 
 
@@ -211,6 +213,8 @@ async def cancel(
 async def overturn(house: House, by: By, key: Key, body: models.Overturning, if_match: IfMatch = None) -> Response:
     """Reverse a settlement: to succeeded on a recorded effect, to failed where no result ever came back."""
     return await _decided(
+        house,
+        key,
         if_match,
         lambda version: house.overturn(
             key, by=by.principal, reason=body.reason, evidence=body.evidence, version=version
@@ -222,5 +226,5 @@ async def overturn(house: House, by: By, key: Key, body: models.Overturning, if_
 async def uphold(house: House, by: By, key: Key, body: models.Because, if_match: IfMatch = None) -> Response:
     """Confirm a settlement in view of what contradicts it."""
     return await _decided(
-        if_match, lambda version: house.uphold(key, by=by.principal, reason=body.reason, version=version)
+        house, key, if_match, lambda version: house.uphold(key, by=by.principal, reason=body.reason, version=version)
     )

@@ -289,16 +289,29 @@ class MaybeBecause(Body):
     reason: OptionalReason | None = Field(None, description="Why; kept on the record.")
 
 
-class Resolution(Because):
-    """What a person found out about a doubt."""
+class Happened(Because):
+    """A doubt that is settled: it took effect."""
 
     model_config = example({"finding": "happened", "reason": "seen in the dashboard", "value": {"credit_id": "cr_1"}})
 
-    finding: Literal["happened", "did_not_happen"]
-    value: JsonValue = Field(None, description="The result to record; for `happened` only.")
-    reference: Name | None = Field(None, description="The receiver's id for it; for `happened` only.")
-    evidence: OptionalReason | None = Field(None, description="What shows it; for `did_not_happen` only.")
+    finding: Literal["happened"]
+    value: JsonValue = Field(None, description="The result to record.")
+    reference: Name | None = Field(None, description="The receiver's id for it.")
     force: bool = Field(False, description="Set aside an attempt that may still be running.")
+
+
+class DidNotHappen(Because):
+    """A doubt that is settled: it had no effect."""
+
+    model_config = example({"finding": "did_not_happen", "reason": "the receiver has no such order"})
+
+    finding: Literal["did_not_happen"]
+    evidence: OptionalReason | None = Field(None, description="What shows it.")
+    force: bool = Field(False, description="Set aside an attempt that may still be running.")
+
+
+Resolution = Annotated[Happened | DidNotHappen, Field(discriminator="finding")]
+"""What a person found out about a doubt."""
 
 
 class ApprovalGiven(MaybeBecause):

@@ -74,6 +74,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         made["components"]["securitySchemes"] = {
             "key": {"type": "http", "scheme": "bearer", "description": "A key made by `tollhouse keys create`."}
         }
+    _link(made["paths"])
     for route in routes:
         if route.include_in_schema:
             for method in route.methods or ():
@@ -85,6 +86,8 @@ def _complete(described: dict[str, Any], route: APIRoute, *, keys_asked: bool) -
     """Add to one operation what it may answer with, and what it needs."""
     declared = operation_of(route.endpoint)
     described["responses"].pop("422", None)
+    for parameter in described.get("parameters", ()):
+        _without_null(parameter["schema"])
     kinds = [*declared.may_fail, *_ANY_PATH]
     if "requestBody" in described:
         kinds += _WITH_BODY
@@ -97,6 +100,29 @@ def _complete(described: dict[str, Any], route: APIRoute, *, keys_asked: bool) -
     for status in sorted({STATUS[kind.code] for kind in kinds}):
         found = list(dict.fromkeys(kind for kind in kinds if STATUS[kind.code] == status))
         described["responses"].setdefault(str(status), _problem_response(found))
+
+
+def _without_null(schema: dict[str, Any]) -> None:
+    """A parameter that may be left out is not one that may be null: there is no null in a path, query or header."""
+    choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
+    if len(choices) == 1:
+        del schema["anyOf"]
+        schema.update({**choices[0], **schema})
+
+
+def _link(paths: dict[str, Any]) -> None:
+    """From each answer about a call to what can be done with that call, and from the tools to calling one."""
+    about_calls = [
+        operation["operationId"]
+        for path, operations in paths.items()
+        if path.startswith("/v1/calls/{key}")
+        for operation in operations.values()
+    ]
+    to_calls = {name: {"operationId": name, "parameters": {"key": "$response.body#/key"}} for name in about_calls}
+    to_tool = {"operationId": "call_tool", "parameters": {"name": "$response.body#/tools/0/name"}}
+    for status in ("200", "202"):
+        paths["/v1/tools/{name}/calls"]["post"]["responses"][status]["links"] = to_calls
+    paths["/v1/tools"]["get"]["responses"]["200"]["links"] = {"call_tool": to_tool}
 
 
 def _problem_response(kinds: list[type[TollhouseError]]) -> dict[str, Any]:

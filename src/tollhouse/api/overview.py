@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
@@ -9,6 +10,7 @@ from decimal import Decimal
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Query
+from pydantic import BeforeValidator
 from starlette.responses import Response
 
 from tollhouse.api import models
@@ -30,7 +32,19 @@ router = APIRouter(route_class=Route)
 COST_CALLS_MOST = 5000
 """Calls that one request sums up at most; a cursor leads on to older ones."""
 
-Since = Annotated[date | None, Query(description="The first day (UTC) whose calls count.", examples=["2026-11-01"])]
+
+def _whole_day(given: str) -> str:
+    """A day is written as one; numbers, which some readers take for seconds, are not."""
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", given, re.ASCII) is None:
+        raise ValueError("it is no day like 2026-11-29")
+    return given
+
+
+Since = Annotated[
+    date | None,
+    BeforeValidator(_whole_day),
+    Query(description="The first day (UTC) whose calls count.", examples=["2026-11-01"]),
+]
 
 
 # -- tools ---------------------------------------------------------------------------------------------------------
