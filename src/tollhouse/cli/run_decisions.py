@@ -120,7 +120,7 @@ def limits(
         typer.Option(
             "--set",
             metavar="LIMIT=N",
-            help="A limit: turns, calls, tokens, cost (US dollars) or wall_s (seconds); N may be none. May be repeated.",
+            help="A limit: turns, calls, tokens, cost (US dollars) or wall_s (seconds); N may be none; may repeat.",
             show_default=False,
         ),
     ],
