@@ -75,15 +75,21 @@ async def _decided(house: Tollhouse, key: str, if_match: str | None, decide: Sho
         raise PreconditionFailed(conflict.cause, key=conflict.key) from None
 
 
-async def _version(house: Tollhouse, key: str, if_match: str | None) -> int | None:
-    """The version that must stand. None: any. Raises :class:`PreconditionFailed` for tags that no call can have."""
+def versions_of(if_match: str | None) -> set[int] | None:
+    """The versions of which one must stand. None: any. Raises :class:`PreconditionFailed` where the tags name none."""
     if if_match is None or if_match.strip() == "*":
         return None
     versions = {int(found[1]) for tag in if_match.split(",") if (found := _VERSION.fullmatch(tag.strip()))}
     if not versions:
-        raise PreconditionFailed("If-Match names no version of a call.", remedy='Send the ETag as it was, such as "3".')
-    if len(versions) == 1:
-        return versions.pop()
+        raise PreconditionFailed("If-Match names no version.", remedy='Send the ETag as it was, such as "3".')
+    return versions
+
+
+async def _version(house: Tollhouse, key: str, if_match: str | None) -> int | None:
+    """The version that must stand; None: any."""
+    versions = versions_of(if_match)
+    if versions is None or len(versions) == 1:
+        return versions.pop() if versions else None
     now = (await house.get(key)).version
     return now if now in versions else max(versions)
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from tollhouse.api import models, run_models
 from tollhouse.api.calls import KEY_PATTERN, Filter, next_of
-from tollhouse.api.decisions import IfMatch, version_of
+from tollhouse.api.decisions import IfMatch, versions_of
 from tollhouse.api.json_text import JSONAnswer
 from tollhouse.api.pages import Cursor, Limit, cursor_of, place_of
 from tollhouse.api.route import By, House, Route, operation
@@ -274,8 +274,8 @@ def _verb(name: str, operation_id: str, summary: str, *more: type[Any]) -> Calla
 
 async def _moved(runs: Runs, run_id: str, if_match: str | None, move: Callable[[], Awaitable[RunView]]) -> Response:
     """Make the move, if the run is still as the caller saw it."""
-    wanted = version_of(if_match)
-    if wanted is not None and (view := await runs.get(run_id)).version != wanted:
+    wanted = versions_of(if_match)
+    if wanted is not None and (view := await runs.get(run_id)).version not in wanted:
         raise PreconditionFailed(f"{run_id} is at version {view.version} now, {view.state.sentence}.")
     return _shown(await move())
 
