@@ -53,7 +53,7 @@ def test_every_command_but_groups_takes_json(path: tuple[str, ...], command: Any
 
 def test_lists_of_commands_cut_no_sentence(run: Run) -> None:
     """In 80 columns each fits its line."""
-    for arguments in ((), ("calls",), ("db",)):
+    for arguments in ((), ("calls",), ("runs",), ("db",)):
         shown = run(*arguments, "--help").stdout
         assert "..." not in shown.split("Commands:")[1]
 

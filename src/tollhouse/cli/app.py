@@ -42,8 +42,8 @@ COMMANDS = (
         "worker", "tollhouse.cli.worker:worker", "Settle doubts, expire holds and run approved calls until stopped."
     ),
     Command("calls", "tollhouse.cli.calls:app", "Look at recorded calls, and decide about them."),
-    Command("proof", "tollhouse.cli.proofs:app", "Verify signed proofs of runs and calls, anywhere and offline."),
-    Command("keys", "tollhouse.cli.keys:app", "Make, list and revoke the keys of callers of the HTTP API."),
+    Command("proof", "tollhouse.cli.proofs:app", "Verify proofs of runs and calls, and show the key that signs them."),
+    Command("keys", "tollhouse.cli.keys:app", "Make, list and revoke the keys that callers of the HTTP API show."),
     Command("runs", "tollhouse.cli.runs:app", "Start runs of agents, watch them, and decide about them."),
     Command("bench", "tollhouse.cli.bench:bench", "Measure calls against raw commits on this machine."),
     Command("db", "tollhouse.cli.db:app", "Check, upgrade and look after a ledger as a whole."),

@@ -118,7 +118,10 @@ def prove_call_command(
     tenant: Tenant = DEFAULT_TENANT,
     as_json: Json = False,
 ) -> int:
-    """Write a signed proof of one call: its row, its history, and what came back."""
+    """Write a signed proof of one call.
+
+    It holds its row, its history, and what came back.
+    """
     name, whose = check_key(key), check_tenant(tenant)
 
     async def prove(opened: Any, signer: Signer) -> Bundle:
@@ -136,7 +139,10 @@ def prove_run_command(
     tenant: Tenant = DEFAULT_TENANT,
     as_json: Json = False,
 ) -> int:
-    """Write a signed proof of a run: its journal, its calls, what it ran under, and what came back."""
+    """Write a signed proof of a run.
+
+    It holds its journal, its calls, what it ran under, and what came back.
+    """
     whose = check_tenant(tenant)
 
     async def prove(opened: Any, signer: Signer) -> Bundle:

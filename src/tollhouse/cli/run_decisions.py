@@ -180,9 +180,9 @@ def rehearse(
     tenant: Tenant = DEFAULT_TENANT,
     as_json: Json = False,
 ) -> int:
-    """Try an agent against a recorded run: the model runs, tools answer from the record, nothing leaves.
+    """Try an agent against a recorded run; nothing leaves.
 
-    The agent is that of the agents' file as it is now, or with --agent-version one that was published. Exits with 1
+    The model runs, and tools answer from the record. The agent is that of the agents' file as it is now, or with --agent-version one that was published. Exits with 1
     when anything went otherwise than recorded.
     """
     screen, found = Screen(as_json=as_json), file_needed(agents_file(file))

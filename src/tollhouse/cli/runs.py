@@ -12,6 +12,7 @@ from tollhouse.cli import run_decisions
 from tollhouse.cli.ledger import PAGE, run
 from tollhouse.cli.next_steps import place_of
 from tollhouse.cli.options import File, Json, Store, Tenant
+from tollhouse.cli.proofs import prove_run_command
 from tollhouse.cli.run_access import lines_of, reading_runs
 from tollhouse.cli.run_options import RunId
 from tollhouse.cli.run_text import Line, exit_code_of, show_event, show_run, show_runs
@@ -94,9 +95,9 @@ def watch(
     tenant: Tenant = DEFAULT_TENANT,
     as_json: Json = False,
 ) -> int:
-    """Follow a run until it ends: what happened so far, then each event as it comes.
+    """Follow a run until it ends.
 
-    Long work that is under way is shown with its age. Ctrl-C stops watching, and nothing else. With --json one object
+    What happened so far is told, then each event as it comes. Long work that is under way is shown with its age. Ctrl-C stops watching, and nothing else. With --json one object
     a line.
     """
     screen = Screen(as_json=as_json)
@@ -152,3 +153,4 @@ def _state(name: str | None) -> str | None:
 
 
 run_decisions.add_to(app)
+app.command("proof")(prove_run_command)

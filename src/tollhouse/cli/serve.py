@@ -75,10 +75,10 @@ def serve(
     volatile: Volatile = False,
     as_json: Json = False,
 ) -> int:
-    """Drive runs of agents, settle doubts and answer over HTTP, until stopped.
+    """Drive runs of agents, settle doubts and answer over HTTP.
 
-    Agents, tools and the ledger are those of tollhouse.yaml; where there is none, a sample is served. Stops gracefully
-    at SIGINT or SIGTERM: what is under way gets --grace-s, the rest is handed over; a second signal stops it at once.
+    Agents, tools and the ledger are those of tollhouse.yaml; where there is none, a sample is served. Runs until
+    SIGINT or SIGTERM: what is under way gets --grace-s, the rest is handed over; a second signal stops it at once.
     """
     screen, began_s = Screen(as_json=as_json), time.monotonic()
     host, port = _address(listen)
