@@ -324,7 +324,7 @@ class Drive:
                 await self._show_questions(waiting)
         if failure is not None:
             raise failure
-        return tuple(waiting)
+        return self._known_with(waiting)
 
     def _as_known(self, waiting: Waiting) -> Waiting:
         """The same with what was known of it: since when, and whether people were reminded."""

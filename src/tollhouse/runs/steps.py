@@ -131,7 +131,7 @@ def paused(before: RunRecord, waiting: tuple[Waiting, ...], latest_us: int | Non
     body = body_of(before)
     drafts: tuple[Draft, ...] = ()
     due = [each for each in waiting if each.due_at_us is not None and each.due_at_us <= now_us]
-    answered = [now_us for each in waiting if each.id in (body.answers or {})]
+    answered = [at_once(now_us) for each in waiting if each.id in (body.answers or {})]
     ids = [each.id for each in due if each.kind in ("approval", "answer") and not each.reminded]
     if ids:
         waiting = tuple(replace(each, reminded=True) if each.id in ids else each for each in waiting)
@@ -170,7 +170,7 @@ def question_answered(before: RunRecord, question_id: str, text: str, by: str, n
 
 
 def limit_reached(before: RunRecord, limit: str, most: str, now_us: int) -> RunChange:
-    """Stopped at one of its limits, with nothing cut off: what the model asked for, and what it waits for, stay open."""
+    """Stopped at one of its limits, with nothing cut off: what the model asked for and what is awaited stay open."""
     body = body_of(before)
     reason = {"code": f"limit_{limit}", "cause": f"The run reached its limit of {most} {_LIMIT_WORDS[limit]}."}
     facts = {"limit": limit, "most": most, "spent": spent_as_json(body.spent)}
@@ -203,7 +203,7 @@ def limits_raised(before: RunRecord, limits: Limits, by: str, now_us: int) -> Ru
 
 
 def verified(before: RunRecord, check: str, passed: bool, text: str, attempts: Sequence[Any], now_us: int) -> RunChange:
-    """What a check (``schema`` or ``verifier``) said of the final answer; if it did not pass, the model hears ``text``."""
+    """What ``check`` (schema or verifier) said of the final answer; if it did not pass, the model hears ``text``."""
     body = body_of(before)
     kept = replace(body, spent=body.spent.with_attempts(tuple(attempts)))
     told = [attempt_as_json(attempt) for attempt in attempts]
