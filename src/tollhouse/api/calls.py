@@ -17,6 +17,7 @@ from tollhouse.api.problems import invalid
 from tollhouse.api.route import House, Route, caller_of, check_is_json, house_of, operation
 from tollhouse.errors import (
     CallConflict,
+    CallNotSent,
     Contradicted,
     InvalidArguments,
     InvalidCursor,
@@ -96,6 +97,7 @@ Filter = Annotated[models.Name | None, Query()]
     InvalidArguments,
     InvalidKey,
     InvalidSetting,
+    CallNotSent,
     direct=True,
 )
 async def call_tool(request: Request) -> Response:

@@ -78,14 +78,15 @@ def document(app: FastAPI) -> dict[str, Any]:
     for route in routes:
         if route.include_in_schema:
             for method in route.methods or ():
-                _complete(made["paths"][route.path_format][method.lower()], route, keys_asked=keys_asked)
+                _complete(made["paths"][route.path_format][method.lower()], route, schemas, keys_asked=keys_asked)
     return made
 
 
-def _complete(described: dict[str, Any], route: APIRoute, *, keys_asked: bool) -> None:
+def _complete(described: dict[str, Any], route: APIRoute, schemas: dict[str, Any], *, keys_asked: bool) -> None:
     """Add to one operation what it may answer with, and what it needs."""
     declared = operation_of(route.endpoint)
     described["responses"].pop("422", None)
+    _describe_answer(described["responses"].get("200", {}), schemas)
     for parameter in described.get("parameters", ()):
         _without_null(parameter["schema"])
     kinds = [*declared.may_fail, *_ANY_PATH]
@@ -100,6 +101,14 @@ def _complete(described: dict[str, Any], route: APIRoute, *, keys_asked: bool) -
     for status in sorted({STATUS[kind.code] for kind in kinds}):
         found = list(dict.fromkeys(kind for kind in kinds if STATUS[kind.code] == status))
         described["responses"].setdefault(str(status), _problem_response(found))
+
+
+def _describe_answer(answer: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """What an answer is, where its route says nothing: what its document is."""
+    named = answer.get("content", {}).get("application/json", {}).get("schema", {}).get("$ref", "")
+    described = schemas.get(named.rpartition("/")[2], {}).get("description")
+    if described is not None and answer["description"] == "Successful Response":
+        answer["description"] = described
 
 
 def _without_null(schema: dict[str, Any]) -> None:
