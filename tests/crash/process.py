@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE_S = 1.0
@@ -34,6 +34,8 @@ class Gone(Exception):
 class Worker:
     """One process with one house. Make it with :meth:`start`."""
 
+    module = "tests.crash.worker"
+
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._ids = itertools.count()
@@ -54,13 +56,19 @@ class Worker:
         **settings: Any,
     ) -> Worker:
         """Return once its house is open. ``tools``: factories by ``module:function``, with their options."""
-        spec = {"store": store, "tools": tools, "crashes": crashes, "settings": {"lease_s": LEASE_S, **settings}}
+        return await cls.launch(
+            {"store": store, "tools": tools, "crashes": crashes, "settings": {"lease_s": LEASE_S, **settings}}
+        )
+
+    @classmethod
+    async def launch(cls, spec: Mapping[str, Any]) -> Self:
+        """Return once the process that was made to ``spec`` is ready."""
         # Byte code makes a start three times as fast, and these tests start many.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "tests.crash.worker",
+            cls.module,
             json.dumps(spec),
             cwd=ROOT,
             env=environment,

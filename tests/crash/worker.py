@@ -1,8 +1,8 @@
 """The process that crashes: one house, steered by JSON lines on its standard input.
 
 Started by :class:`tests.crash.process.Worker`. A line ``{"id", "verb", "args", "kwargs"}`` calls that method of the
-house; the answer carries the id. ``{"reached"}`` is written before anything happens at a crash point, ``{"event"}`` for
-each thing the house tells. It ends when its input does.
+house (of what it is part of, for a verb such as ``runs.start``); the answer carries the id. ``{"reached"}`` is written
+before anything happens at a crash point, ``{"event"}`` for each thing the house tells. It ends when its input does.
 """
 
 import asyncio
@@ -11,12 +11,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
-from tollhouse import Tollhouse, did_not_happen, happened
+from tollhouse import did_not_happen, happened
 from tollhouse.errors import TollhouseError
 from tollhouse.gate.outcome import Outcome
 from tollhouse.gate.view import RecordedCall
+from tollhouse.runs.view import RunView
 from tollhouse.testing.crashpoints import Crash, Crashes, crashing_house
 
 
@@ -46,20 +48,20 @@ def tell(kind: str, facts: Mapping[str, Any]) -> None:
     say(event=kind, facts=dict(facts))
 
 
-async def obey(house: Tollhouse) -> None:
-    """Carry out each line beside the others, until there are no more."""
+async def obey(target: Any) -> None:
+    """Carry out each line beside the others, until there are no more. ``target``: whose methods the verbs are."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async with asyncio.TaskGroup() as group:
         while line := await reader.readline():
-            group.create_task(answer(house, **json.loads(line)))
+            group.create_task(answer(target, **json.loads(line)))
 
 
-async def answer(house: Tollhouse, id: int, verb: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+async def answer(target: Any, id: int, verb: str, args: list[Any], kwargs: dict[str, Any]) -> None:
     """One line's answer."""
     try:
-        value = await getattr(house, verb)(*(decoded(each) for each in args), **kwargs)
+        value = await attrgetter(verb)(target)(*(decoded(each) for each in args), **kwargs)
         say(id=id, value=shown(value))
     except TollhouseError as error:
         say(id=id, error=error.as_dict())
@@ -83,6 +85,8 @@ def shown(value: Any) -> Any:
         return {"state": value.state, "value": value.value, "replayed": value.replayed, "attempts": value.attempts}
     if isinstance(value, RecordedCall):
         return {"state": value.state, "result": value.result, "version": value.version}
+    if isinstance(value, RunView):
+        return {"id": value.id, "state": value.state, "started_before": value.started_before}
     return value
 
 

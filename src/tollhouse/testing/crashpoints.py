@@ -1,8 +1,9 @@
-"""Crash points: named moments of a call's life at which a process kills, stops or fails itself.
+"""Crash points: named moments of a call's or a run's life at which a process kills, stops or fails itself.
 
 Used by the crash tests, the drill, and by anyone who wants to see what their own tools come to. Nothing of this can be
-reached in production: the points are in a wrapper around the store and in one around each tool's function, and only a
-house opened with :func:`crashing_house` has them. POSIX only, since Windows has neither signal.
+reached in production: the points are in a wrapper around the store, in one around each tool's function and in one
+around the model, and only a house opened with :func:`crashing_house` has them. POSIX only, since Windows has neither
+signal.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tollhouse.errors import StoreUnavailable
 from tollhouse.house.house import Tollhouse
 from tollhouse.house.opening import open_house_over
 from tollhouse.ledger.events import Event
+from tollhouse.ledger.run_record import RunWrite, RunWritten
 from tollhouse.ledger.store import Store, Write, Written
+from tollhouse.models.port import Model, ModelFailed, ModelReply, ModelRequest, OnText
 from tollhouse.settings import settings_of
 from tollhouse.stores import open_store
 
@@ -63,6 +66,32 @@ COMMITS: dict[str, Commit] = {
 """The commits of a call's life by name. ``before_<name>``: nothing of it is written. ``after_<name>``: it is durable,
 and nobody has seen its acknowledgement."""
 
+RUN_COMMITS: dict[str, Commit] = {
+    "run_start": Commit("a run is started", frozenset({"run_started"})),
+    "run_claim": Commit("a driver takes it", frozenset({"run_claimed"})),
+    "run_release": Commit("its driver hands it over", frozenset({"run_released"})),
+    "model_answer": Commit("what the model answered", frozenset({"model_answered"})),
+    "model_failure": Commit("no model answered", frozenset({"model_failed"})),
+    "calls_settled": Commit("what calls of the turn came to", frozenset({"calls_settled"})),
+    "run_wait": Commit("what it waits for", frozenset({"run_waiting"})),
+    "answer": Commit("what a person answered", frozenset({"question_answered"})),
+    "verdict": Commit("what a check said of its final answer", frozenset({"output_verified"})),
+    "limit": Commit("it stops at a limit, or is let go on", frozenset({"limit_reached", "limits_raised"})),
+    "run_end": Commit("it ends", frozenset({"run_succeeded", "run_failed", "run_cancelled"})),
+    "tidy": Commit("what it left is tidied up", frozenset({"run_tidied"})),
+}
+"""The commits of a run's life by name, with a point before and after each as for :data:`COMMITS`. A commit that ends a
+run together with what ends it passes the points of both."""
+
+MODEL_POINTS: dict[str, str] = {
+    "before_model": "a model request is about to be sent",
+    "after_model": "the model has answered, or failed; nothing of that is written",
+}
+WAKE_POINTS: dict[str, str] = {
+    "before_forget": "the run was taken; the notes of what woke it are about to be forgotten",
+    "after_forget": "the notes of what woke it are gone, nothing was read yet",
+}
+
 FUNCTION_POINTS: dict[str, str] = {
     "before_function": "the tool's function is about to begin",
     "after_function": "the tool's function has returned, nothing of that is written",
@@ -74,7 +103,14 @@ POINTS: tuple[str, ...] = (
     *(f"{moment}_{name}" for name in COMMITS for moment in ("before", "after")),
     *FUNCTION_POINTS,
 )
-"""Every point that a house has; a tool may add its own (:data:`INSIDE`)."""
+"""Every point of a call's life; a tool may add its own (:data:`INSIDE`)."""
+
+RUN_POINTS: tuple[str, ...] = (
+    *(f"{moment}_{name}" for name in RUN_COMMITS for moment in ("before", "after")),
+    *WAKE_POINTS,
+    *MODEL_POINTS,
+)
+"""Every point of a run's life besides those of its calls. A run's points know its id as their key."""
 
 
 class Action(StrEnum):
@@ -102,7 +138,7 @@ class Crash:
     seen: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if self.point not in POINTS and not self.point.startswith(INSIDE):
+        if self.point not in (*POINTS, *RUN_POINTS) and not self.point.startswith(INSIDE):
             raise ValueError(f"no crash point is named {self.point}")
         self.action = Action(self.action)
 
@@ -158,18 +194,60 @@ class CrashingStore:
 
     async def write(self, *writes: Write) -> tuple[Written, ...]:
         """See :meth:`Store.write`. The points after a commit are passed only where it was applied."""
-        passed = [(name, write.record.key) for write in writes for name in _commits_of(write)]
-        for name, key in passed:
-            self._crashes.reach(f"before_{name}", key)
+        passed = [(name, write.record.key) for write in writes for name in _commits_of(write.events, COMMITS)]
+        self._pass("before", passed)
         written = await self._store.write(*writes)
         if all(each.applied for each in written):
-            for name, key in passed:
-                self._crashes.reach(f"after_{name}", key)
+            self._pass("after", passed)
         return written
 
+    async def write_run(self, write: RunWrite) -> RunWritten:
+        """See :meth:`RunStore.write_run`."""
+        passed = [(name, write.record.id) for name in _commits_of(write.events, RUN_COMMITS)]
+        self._pass("before", passed)
+        store: Any = self._store
+        written: RunWritten = await store.write_run(write)
+        if written.applied:
+            self._pass("after", passed)
+        return written
 
-def _commits_of(write: Write) -> list[str]:
-    return [name for name, commit in COMMITS.items() if any(commit.has(event) for event in write.events)]
+    async def forget_wakes(self, tenant: str, run_id: str) -> None:
+        """See :meth:`RunStore.forget_wakes`."""
+        self._crashes.reach("before_forget", run_id)
+        store: Any = self._store
+        await store.forget_wakes(tenant, run_id)
+        self._crashes.reach("after_forget", run_id)
+
+    def _pass(self, moment: str, passed: list[tuple[str, str]]) -> None:
+        for name, key in passed:
+            self._crashes.reach(f"{moment}_{name}", key)
+
+
+def _commits_of(events: Iterable[Event], commits: dict[str, Commit]) -> list[str]:
+    return [name for name, commit in commits.items() if any(commit.has(event) for event in events)]
+
+
+class CrashingModel:
+    """A model whose requests pass crash points; the answers are the model's own."""
+
+    def __init__(self, model: Model, crashes: Crashes) -> None:
+        self._model, self._crashes = model, crashes
+
+    async def ask(self, request: ModelRequest, on_text: OnText | None = None) -> ModelReply:
+        """See :meth:`Model.ask`."""
+        run_id = request.key.partition(":")[0]
+        self._crashes.reach("before_model", run_id)
+        try:
+            reply = await self._model.ask(request, on_text)
+        except ModelFailed:
+            self._crashes.reach("after_model", run_id)
+            raise
+        self._crashes.reach("after_model", run_id)
+        return reply
+
+    async def close(self) -> None:
+        """Close the model."""
+        await self._model.close()
 
 
 def crashing_tool(tool: Tool[Any], crashes: Crashes) -> Tool[Any]:

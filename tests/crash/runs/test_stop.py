@@ -1,0 +1,79 @@
+"""SIGSTOP of the process that drives a run, for longer than its lease: another takes over, then the frozen one wakes.
+
+The woken one has nothing to do with the run any more: what it was about to write is refused, what its model answered is
+thrown away, and what it was about to send does not leave.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash.runs.conftest import Drive, MakeOffice
+from tests.crash.runs.office import CREDIT, opened, questions
+from tests.crash.runs.watching import begun, finished, kinds, sound, stands
+from tollhouse.testing.receiver import Receiver
+
+pytestmark = pytest.mark.crash
+
+AT: dict[str, tuple[int, ...]] = {
+    "before_run_claim": (1, 1),
+    "after_run_claim": (2, 1),
+    "before_model": (2, 1),
+    "after_model": (2, 1),
+    "before_model_answer": (2, 1),
+    "after_model_answer": (1, 1),
+    "before_departure": (1, 1),
+    "after_departure": (1, 1, 1),
+    "inside_before_send": (1, 1, 1),
+    "inside_after_send": (1, 1),
+    "before_outcome": (1, 1),
+    "after_outcome": (1, 1),
+    "before_calls_settled": (1, 1),
+    "before_run_end": (1, 2),
+}
+"""How often the model is asked for each turn, by both processes: a woken one may still ask what it was about to ask."""
+
+
+@pytest.mark.parametrize("point", AT)
+async def test_woken_driver_does_nothing_more(
+    drive: Drive, make_office: MakeOffice, receiver: Receiver, point: str
+) -> None:
+    """The run was finished by another process; not one event comes after that, and there is one effect."""
+    office = make_office()
+    frozen = await drive(office, {"point": point, "action": "stop"})
+    frozen.begin()
+    await frozen.until_stopped()
+    async with opened(office) as mine:
+        run = await begun(mine)
+        run = await finished(mine.runs, run.id)
+        calls = {call.key: call.state for call in await mine.house.list(scope=run.id)}
+        frozen.go_on()
+        await frozen.close()
+        assert (await mine.runs.get(run.id)).version == run.version
+        results = await sound(mine.runs, run.id)
+        assert [each["call_state"] for each in results][-1] == "succeeded"
+        assert {call.key: call.state for call in await mine.house.list(scope=run.id)} == calls
+        asked = questions(receiver, run.id)
+        assert [asked[turn] for turn in sorted(asked)] == list(AT[point])
+    assert len(receiver.effects("credits")) == 1
+    assert len(receiver.requests("credits", method="POST")) == 1
+
+
+@pytest.mark.parametrize("point", ["before_model", "before_model_answer", "inside_after_send", "before_calls_settled"])
+async def test_woken_driver_leaves_a_run_alone_that_waits(
+    drive: Drive, make_office: MakeOffice, receiver: Receiver, point: str
+) -> None:
+    """The other process went on and waits for a person: the woken one neither goes on nor asks again."""
+    office = make_office(((CREDIT,), (("ask_person", {"question": "How was it?"}),)))
+    frozen = await drive(office, {"point": point, "action": "stop"})
+    frozen.begin()
+    await frozen.until_stopped()
+    async with opened(office) as mine:
+        run = await stands(mine.runs, (await begun(mine)).id, "awaiting_answer")
+        frozen.go_on()
+        await frozen.close()
+        assert (await mine.runs.get(run.id)).version == run.version
+        await mine.runs.answer(run.id, run.waiting[0].id, "good", by="bob")
+        await finished(mine.runs, run.id)
+        assert (await kinds(mine.runs, run.id)).count("question_answered") == 1
+    assert len(receiver.effects("credits")) == 1

@@ -1,0 +1,76 @@
+"""What the tests see of a run from another process: waiting for it, and judging what it came to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash.runs.office import Opened
+from tests.support.runs import assert_valid
+from tollhouse.ledger.events import first_break
+from tollhouse.ledger.run_record import run_stream
+from tollhouse.runs.journal import read
+from tollhouse.runs.service import Runs
+from tollhouse.runs.view import RunView
+
+
+async def until(runs: Runs, run_id: str, holds: Callable[[RunView], bool], *, timeout_s: float = 30.0) -> RunView:
+    """The run once this holds of it. Raises TimeoutError, saying where it stands."""
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + timeout_s
+    while not holds(run := await runs.get(run_id)):
+        if loop.time() > ends:
+            kinds = [event.kind for event in await runs.events(run_id)]
+            raise TimeoutError(f"the run is {run.state}, waits for {run.waiting}, after {kinds}")
+        await asyncio.sleep(0.02)  # what moves it may be another process
+    return run
+
+
+async def finished(runs: Runs, run_id: str, state: str = "succeeded") -> RunView:
+    """The run once it has ended, in that state; its journal judged."""
+    run = await until(runs, run_id, lambda run: run.record.finished)
+    assert (run.state, run.reason) == (state, run.reason if state != "succeeded" else None)
+    await sound(runs, run_id)
+    return run
+
+
+async def stands(runs: Runs, run_id: str, state: str) -> RunView:
+    """The run once it stands in that state."""
+    return await until(runs, run_id, lambda run: run.state == state)
+
+
+async def sound(runs: Runs, run_id: str) -> list[dict[str, Any]]:
+    """The answers the model heard, by ask; the chain is whole, and no ask of a run has two answers.
+
+    A run that succeeded has no ask without one.
+    """
+    events = await runs.store.events(runs.tenant, run_stream(run_id))
+    record = (await runs.get(run_id)).record
+    assert first_break(events) is None
+    assert (events[-1].seq, events[-1].hash) == (record.head_seq, record.head_hash)
+    results = [each for e in events if e.kind == "calls_settled" for each in (await runs.facts(e))["results"]]
+    answered = Counter(each["key"] for each in results)
+    assert not [key for key, times in answered.items() if times > 1]
+    if record.state == "succeeded":
+        assert set(answered) == set(await asks(runs, run_id))
+    assert_valid((await read(runs.store, record)).conversation)
+    return sorted(results, key=lambda each: each["key"])
+
+
+async def asks(runs: Runs, run_id: str) -> list[str]:
+    """The keys of everything that the model asked for, in order."""
+    answers = [await runs.facts(e) for e in await runs.events(run_id) if e.kind == "model_answered"]
+    return [ask["key"] for facts in answers for ask in facts["message"]["asks"]]
+
+
+async def kinds(runs: Runs, run_id: str) -> list[str]:
+    """What happened to the run, in order, without who drove it."""
+    passed_over = ("run_claimed", "run_released")
+    return [event.kind for event in await runs.events(run_id) if event.kind not in passed_over]
+
+
+async def begun(opened: Opened, key: str = "order-7") -> RunView:
+    """The run that another process started under that key, or began to."""
+    return await opened.runs.start("clerk", "credit a1", by="ada", key=key)
