@@ -90,7 +90,7 @@ def create_app(
     ``probes``: what `/readyz` asks besides store, lease and rounds, by name. ``body_most``: bytes of a body;
     ``body_timeout_s``: how long one may take to arrive.
     """
-    app = API(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, default_response_class=Response)
+    app = API(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     access = access or OpenAccess(house.principal)
     if hosts is None and access.open:
         hosts = LOOPBACK

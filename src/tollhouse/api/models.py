@@ -33,6 +33,12 @@ def example(value: dict[str, Any]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [value]})
 
 
+def example_of(model: type[BaseModel]) -> Any:
+    """The example of a document, for those that hold it."""
+    extra: Any = model.model_config["json_schema_extra"]
+    return extra["examples"][0]
+
+
 # -- calling -------------------------------------------------------------------------------------------------------
 
 
@@ -109,6 +115,8 @@ class Event(Shown):
 class EventPage(Shown):
     """Part of a history, oldest first. `next`: the cursor of the rest; null at the end."""
 
+    model_config = example({"events": [example_of(Event)], "next": None})
+
     events: list[Event]
     next: str | None
 
@@ -167,6 +175,8 @@ class Call(Shown):
 class CallPage(Shown):
     """Calls, newest first. `next`: the cursor of the next page; null at the end."""
 
+    model_config = example({"calls": [example_of(Call)], "next": None})
+
     calls: list[Call]
     next: str | None
 
@@ -197,6 +207,8 @@ class ToolShown(Shown):
 
 class ToolList(Shown):
     """The tools that the caller may see, by name."""
+
+    model_config = example({"tools": [example_of(ToolShown)]})
 
     tools: list[ToolShown]
 
@@ -246,6 +258,8 @@ class ApprovalAsked(Shown):
 class ApprovalPage(Shown):
     """Held calls, newest first. `next`: the cursor of the next page; null at the end."""
 
+    model_config = example({"approvals": [example_of(ApprovalAsked)], "next": None})
+
     approvals: list[ApprovalAsked]
     next: str | None
 
@@ -264,6 +278,8 @@ class Cost(Shown):
 
 class CostPage(Shown):
     """Sums over the calls that were read. `next`: the cursor of the older ones; null where all were read."""
+
+    model_config = example({"costs": [example_of(Cost)], "calls": 5, "next": None})
 
     costs: list[Cost]
     calls: int = Field(description="How many calls these sums are of.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from tollhouse.api import models
 from tollhouse.api.json_text import JSONAnswer
@@ -89,7 +89,13 @@ def _ms_since(began: float) -> float:
     operation_id="metrics",
     summary="Metrics for Prometheus",
     response_model=None,
-    responses={200: {"description": "Metrics in Prometheus' text format.", "content": {METRICS_TYPE: {}}}},
+    response_class=PlainTextResponse,
+    responses={
+        200: {
+            "description": "Metrics in Prometheus' text format.",
+            "content": {"text/plain": {"schema": {"type": "string"}, "example": 'tollhouse_calls{state="held"} 2\n'}},
+        }
+    },
 )
 @operation(Scope.CALLS_READ)
 async def metrics(request: Request) -> Response:
