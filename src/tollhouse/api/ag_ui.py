@@ -67,8 +67,19 @@ LIMITS_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 
-Digests = Mapping[str, str]
-"""The digest of the arguments of each call that people are asked about, by key."""
+
+class Asked(NamedTuple):
+    """What is known of the questions that a line asks.
+
+    ``digests``: of the arguments of each call that waits for approval, by key. ``is_open``: whether all are still to be
+    answered; where some are not, the run goes on by itself.
+    """
+
+    digests: Mapping[str, str]
+    is_open: bool = True
+
+
+NOTHING_ASKED = Asked({})
 
 
 def approval_id(key: str, digest: str) -> str:
@@ -106,7 +117,7 @@ class Projection:
         self._step: int | None = None
         self._usage: dict[str, tuple[int, int]] = {}
         self._last_seq = 0
-        self._digests: Digests = {}
+        self._asked = NOTHING_ASKED
         self.run_id: str | None = None
         """The AG-UI run that is open; None: none is."""
 
@@ -142,8 +153,8 @@ class Projection:
 
     # -- lines of the journal ----------------------------------------------------------------------------
 
-    def take(self, line: Line, digests: Digests | None = None) -> list[BaseEvent]:
-        """The events that one line comes to. ``digests``: of the calls that it says wait for approval."""
+    def take(self, line: Line, asked: Asked = NOTHING_ASKED) -> list[BaseEvent]:
+        """The events that one line comes to. ``asked``: what is known of the questions in it."""
         event, facts = line.event, line.facts
         self._last_seq = event.seq
         before = self._ours["state"], self._ours["waiting"]
@@ -155,7 +166,7 @@ class Projection:
             made = self._opened(self._record.id if event.seq == 1 else f"{self._record.id}:{event.seq}")
         elif self.run_id is not None and before != (facts.get("state"), self._ours["waiting"]):
             made = self._state_delta()
-        self._digests = digests or {}
+        self._asked = asked
         made += _TELLERS.get(event.kind, Projection._nothing)(self, line)
         for each in made:
             each.timestamp = event.at_us // 1000
@@ -186,7 +197,7 @@ class Projection:
         return [_custom("cancelled", told), *self._finished(RunFinishedCancelledOutcome())]
 
     def _limit_reached(self, line: Line) -> list[BaseEvent]:
-        return self._interrupted([_limit(self._record.id, line)])
+        return self._interrupted([_limit(self._record.id, line)]) if self._asked.is_open else []
 
     def _model_failed(self, line: Line) -> list[BaseEvent]:
         facts = line.facts
@@ -212,7 +223,7 @@ class Projection:
 
     def _waits(self, line: Line) -> list[BaseEvent]:
         waiting = line.facts["waiting"]
-        if line.facts["state"] == RunState.RUNNING:  # its siblings are under way still
+        if line.facts["state"] == RunState.RUNNING or not self._asked.is_open:  # it is not that it stands still
             return []
         asked = [self._interrupt(each) for each in waiting if each["kind"] in ASKED]
         others = [_waiting(each) for each in waiting if each["kind"] not in ASKED]
@@ -241,7 +252,7 @@ class Projection:
                 expires_at=expires_at,
             )
         tool, arguments = self._transcript.asked(key)
-        digest = self._digests.get(key, "")
+        digest = self._asked.digests.get(key, "")
         return Interrupt(
             id=approval_id(key, digest),
             reason="tool_call",

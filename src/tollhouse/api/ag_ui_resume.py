@@ -94,8 +94,7 @@ async def resume(request: Request, body: RunAgentInput, by: str) -> Resumed:
                 await _answer(runs, entry, journal, by)
             case _:
                 await _raise_limits(runs, entry, journal, by)
-    moved = await _has_moved(runs, house, record.id)
-    return Resumed(record, asked if moved else asked - 1)
+    return Resumed(record, asked - 1)  # where votes are missing still, it is asked again
 
 
 def _entry(given: ResumeEntry) -> _Entry:
@@ -135,18 +134,18 @@ async def _journal(runs: Runs, run_id: str) -> list[Event]:
 
 def _asked(entries: list[_Entry], journal: list[Event]) -> int:
     """Where the run last asked any of this. Raises :class:`UnknownQuestion` for what it never asked."""
-    last: dict[str, int] = {}
+    last: dict[tuple[str, str], int] = {}
     for event in journal:
         if event.kind == RunEvent.LIMIT_REACHED:
-            last[limit_id(event.stream.removeprefix("run:"), event.seq)] = event.seq
+            last["limit", limit_id(event.stream.removeprefix("run:"), event.seq)] = event.seq
         elif event.kind == RunEvent.WAITING:
-            last |= {each["id"]: event.seq for each in event.facts["waiting"] if each["kind"] in ASKED}
-    places = [last.get(entry.key or entry.id) for entry in entries]
-    if None in places:
-        entry = entries[places.index(None)]
-        hint = " Its id lacks the digest of what was asked." if entry.key in last else ""
-        raise UnknownQuestion(f"The run {entry.run_id} never asked {entry.id}.{hint}")
-    return max(place for place in places if place is not None)
+            last |= {(each["kind"], each["id"]): event.seq for each in event.facts["waiting"] if each["kind"] in ASKED}
+    for entry in entries:
+        if (entry.kind, entry.key or entry.id) not in last:
+            cut = ("approval", entry.key) in last
+            hint = " The id lacks its end, which has the digest of what was asked." if cut else ""
+            raise UnknownQuestion(f"The run {entry.run_id} never asked {entry.id}.{hint}")
+    return max(last[entry.kind, entry.key or entry.id] for entry in entries)
 
 
 # -- approvals ----------------------------------------------------------------------------------------------------
@@ -208,17 +207,3 @@ async def _raise_limits(runs: Runs, entry: _Entry, journal: list[Event], by: str
         await runs.raise_limits(entry.run_id, entry.said.limits, by=by)
     else:
         await runs.cancel(entry.run_id, by=by, reason=DISMISSED)
-
-
-async def _has_moved(runs: Runs, house: Tollhouse, run_id: str) -> bool:
-    """Whether the answers let the run go on. A vote below the quorum does not: all that it asked is open still."""
-    view = await runs.get(run_id)
-    asked = [each for each in view.waiting if each.kind in ASKED]
-    if view.record.owner is not None or not asked or len(asked) != len(view.waiting):
-        return True
-    for each in asked:
-        if each.kind == "answer" and each.id in (view.body.answers or {}):
-            return True
-        if each.kind == "approval" and (await house.get(each.id)).state is not State.HELD:
-            return True
-    return False

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from ag_ui.core import BaseEvent
 from starlette.requests import Request
 
-from tollhouse.api.ag_ui import Digests, Projection, encoded
+from tollhouse.api.ag_ui import ASKED, NOTHING_ASKED, Asked, Projection, encoded
 from tollhouse.api.feeds import Line, line_of
 from tollhouse.api.route import house_of
 from tollhouse.api.streams import Emit, feeds_of, rest, runs_of
+from tollhouse.ledger.record import CallRecord, State
 from tollhouse.ledger.run_record import RunRecord
-from tollhouse.runs.states import RunEvent
+from tollhouse.runs.states import RunEvent, RunState
 
 
 async def follow(request: Request, record: RunRecord, place: int, emit: Emit) -> None:
@@ -30,21 +31,26 @@ async def fold(request: Request, record: RunRecord, projection: Projection, plac
         for event in events:
             if event.seq <= place:
                 line = await line_of(runs, event)
-                projection.take(line, await _digests(request, line))
+                projection.take(line, await _asked(request, line))
         after = events[-1].seq
 
 
 async def stream(
     request: Request, record: RunRecord, projection: Projection, place: int, emit: Emit, *, numbered: bool
 ) -> None:
-    """Send what comes after ``place``. ``numbered``: of the whole run, with ids; else until this AG-UI run ends."""
+    """Send what comes after ``place``.
+
+    ``numbered``: of the whole run, the same for everybody, with ids. Else for whoever began or answered it: until it
+    asks what nobody has answered, or ends.
+    """
     async with feeds_of(request).of(record) as feed:
         while not feed.closed:
             news = feed.news
             while lines := await feed.lines(place):
                 for line in lines:
                     place = line.event.seq
-                    await _send(projection.take(line, await _digests(request, line)), emit, place if numbered else None)
+                    asked = await _asked(request, line) if numbered else await _asked_still(request, record, line)
+                    await _send(projection.take(line, asked), emit, place if numbered else None)
                     if not numbered and projection.run_id is None:
                         return
             if feed.complete and place >= feed.head:
@@ -61,11 +67,30 @@ async def _send(made: Sequence[BaseEvent], emit: Emit, seq: int | None = None) -
         await emit(b"".join(encoded(event, seq if number == last else None) for number, event in enumerate(made)))
 
 
-async def _digests(request: Request, line: Line) -> Digests:
+async def _asked(request: Request, line: Line) -> Asked:
     """The digests of the arguments of the calls that the line says wait for approval, as they stand."""
+    calls = await _held(request, line)
+    return Asked({call.key: call.digest for call in calls}) if calls else NOTHING_ASKED
+
+
+async def _asked_still(request: Request, record: RunRecord, line: Line) -> Asked:
+    """The same, and whether all that the line asks is still open: whoever has answered is not asked again."""
+    if line.event.kind not in (RunEvent.WAITING, RunEvent.LIMIT_REACHED):
+        return NOTHING_ASKED
+    calls, now = await _held(request, line), await runs_of(request).get(record.id)
+    answerable = {each.id for each in now.waiting} - set(now.body.answers or ())
+    questions = {each["id"] for each in line.facts.get("waiting", ()) if each["kind"] == ASKED[1]}
+    is_open = questions <= answerable and all(call.state is State.HELD for call in calls)
+    if line.event.kind == RunEvent.LIMIT_REACHED:
+        is_open = now.state is RunState.LIMIT_REACHED
+    return Asked({call.key: call.digest for call in calls}, is_open)
+
+
+async def _held(request: Request, line: Line) -> list[CallRecord]:
+    """The calls that the line says wait for approval."""
     if line.event.kind != RunEvent.WAITING:
-        return {}
+        return []
     house = house_of(request)
-    keys = [each["id"] for each in line.facts["waiting"] if each["kind"] == "approval"]
-    found = {key: await house.store.get(house.tenant, key) for key in keys}
-    return {key: call.digest for key, call in found.items() if call is not None}
+    keys = [each["id"] for each in line.facts["waiting"] if each["kind"] == ASKED[0]]
+    found = [await house.store.get(house.tenant, key) for key in keys]
+    return [call for call in found if call is not None]
