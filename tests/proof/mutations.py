@@ -29,10 +29,8 @@ def mutations_of(bundle: Bundle) -> Iterator[Mutation]:
         if not isinstance(value, dict | list):
             yield mutated(bundle, path, f"changed {path}", lambda holder, name, was: put(holder, name, other(was)))
             yield mutated(bundle, path, f"nothing at {path}", lambda holder, name, was: put(holder, name, blank(was)))
-        yield mutated(
-            bundle, path, f"another kind at {path}", lambda holder, name, was: put(holder, name, strange(was))
-        )
         if len(path) > 2:
+            yield mutated(bundle, path, f"strange {path}", lambda holder, name, was: put(holder, name, strange(was)))
             yield mutated(bundle, path, f"dropped {path}", lambda holder, name, _was: holder.__delitem__(name))
         if isinstance(value, dict) and len(path) > 2:
             yield mutated(bundle, (*path, "more"), f"added to {path}", lambda holder, name, _was: put(holder, name, 1))

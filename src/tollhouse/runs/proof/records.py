@@ -25,9 +25,10 @@ def records_of(contents: Contents) -> Iterator[tuple[str, Any]]:
     """
     yield "about", contents["about"]
     for stream in contents["streams"]:
-        name = stream.get("stream")
-        yield f"head {name}", {member: stream[member] for member in stream if member != "events"}
-        for event in stream.get("events") or ():
+        name, events = _said(stream, "stream"), _said(stream, "events")
+        chain = isinstance(stream, dict)
+        yield f"head {name}", {each: stream[each] for each in stream if each != "events"} if chain else stream
+        for event in events if isinstance(events, list) else ():
             yield event_name(name, _said(event, "seq")), event
     for kind, field in (("runs", "id"), ("calls", "key"), ("children", "id"), ("definitions", "digest")):
         for row in contents[kind]:
