@@ -23,8 +23,9 @@ from tollhouse.stores.postgres.rows import Request, item_of
 from tollhouse.stores.postgres.target import Target
 from tollhouse.stores.postgres.unhurried import Unhurried
 
-SHARE_MIN = 8
-"""A batch takes at least so many, if so many wait: fewer are not worth a commit while others are under way."""
+SHARE_MIN = 32
+"""A batch takes at least so many, if so many wait: what a statement costs on both sides, whatever the number of its
+rows, is more than several commits under way at once would save."""
 
 SHARE_MAX = 256
 """A batch takes no more, however many wait, so that nobody waits for thousands of others."""
