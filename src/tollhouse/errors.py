@@ -383,6 +383,13 @@ class RunNotAllowed(TollhouseError):
     default_remedy = "Look at the run (`tollhouse runs show`) and choose a step its state allows."
 
 
+class DriverUnavailable(TollhouseError):
+    """What drives the runs of this process cannot be reached: the Temporal server."""
+
+    code = "driver_unavailable"
+    default_remedy = "Start it, or name another with --temporal HOST:PORT; --driver local needs none."
+
+
 @dataclass(frozen=True, slots=True)
 class Mistake:
     """One thing that is wrong in a file. ``line`` and ``column`` count from 1; ``path`` is the place inside it."""

@@ -32,16 +32,12 @@ from tollhouse.stores import without_password
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from tollhouse.runs.drivers.local import LocalDriver
-
 log = logging.getLogger(LOGGER)
 
 DEFAULT_PORT = 8787
 DEFAULT_STORE = "sqlite:///tollhouse.db"
 SAMPLE_FILE = Path(__file__).parent.parent / "demo" / "sample.yaml"
 SAMPLE_AGENT, SAMPLE_INPUT = "refunds", "Give the customer of order 1001 the money back."
-DRIVER_STALE_S = 10.0
-"""A driver that has not looked at the store for so long does not work."""
 
 
 def serve(
@@ -97,7 +93,7 @@ def serve(
             offered = tools_from(tools, file) if tools else tools_of_file(found)
             async with (
                 opened(found, url, offered, **settings) as runtime,
-                _driven(runtime, driver, temporal, grace_s) as drives,
+                _driven(runtime, driver, temporal, lease_s=lease_s, grace_s=grace_s) as drives,
             ):
                 app = await _app(runtime, drives)
                 from tollhouse.api.server import serving
@@ -144,25 +140,17 @@ async def _app(runtime: Runtime, driver: Any) -> FastAPI:
     from tollhouse.api.app import create_app
     from tollhouse.api.auth import access_of
 
-    probes = {} if driver is None else {"driver": _driver_probe(driver)}
+    probes = {} if driver is None else {"driver": driver.is_well}
     return create_app(runtime.house, runs=runtime.runs, access=await access_of(runtime.house), probes=probes)
 
 
-def _driver_probe(driver: LocalDriver) -> Any:
-    async def looks_at_store() -> bool:
-        last_s = driver.last_round_s
-        return last_s is not None and time.monotonic() - last_s < DRIVER_STALE_S
-
-    return looks_at_store
-
-
 @contextlib.asynccontextmanager
-async def _driven(runtime: Runtime, name: str, temporal: str, grace_s: float) -> AsyncIterator[Any]:
+async def _driven(runtime: Runtime, name: str, temporal: str, *, lease_s: float, grace_s: float) -> AsyncIterator[Any]:
     """The driver that was asked for, at work; None: other processes drive."""
     if name == "none":
         yield None
         return
-    driver = await _driver_of(runtime, name, temporal)
+    driver = await _driver_of(runtime, name, temporal, lease_s)
     driver.start()
     try:
         yield driver
@@ -170,7 +158,7 @@ async def _driven(runtime: Runtime, name: str, temporal: str, grace_s: float) ->
         await driver.stop(grace_s)
 
 
-async def _driver_of(runtime: Runtime, name: str, temporal: str) -> Any:
+async def _driver_of(runtime: Runtime, name: str, temporal: str, lease_s: float) -> Any:
     agents = tuple(runtime.file.agents)
     if name == "local":
         from tollhouse.runs.drivers.local import LocalDriver
@@ -180,7 +168,7 @@ async def _driver_of(runtime: Runtime, name: str, temporal: str) -> Any:
         raise UsageMistake(f"There is no driver {name!r}.", remedy="Give --driver local, temporal or none.")
     from tollhouse.runs.drivers.temporal import TemporalDriver
 
-    return await TemporalDriver.connect(runtime.runs, temporal, agents=agents)
+    return await TemporalDriver.connect(runtime.runs, temporal, agents=agents, heartbeat_s=lease_s)
 
 
 # -- the sample ----------------------------------------------------------------------------------------------------

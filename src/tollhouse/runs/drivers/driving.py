@@ -16,6 +16,8 @@ from tollhouse.runs.states import RunState
 log = logging.getLogger("tollhouse")
 
 PAUSE_FIRST_S, PAUSE_MOST_S = 0.05, 5.0
+STALE_S = 10.0
+"""A driver that has not looked at the store for so long does not work."""
 DEFECTS_MOST = 3
 """Steps in a row that end in an error nobody foresaw before the run fails with it."""
 

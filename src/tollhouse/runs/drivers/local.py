@@ -17,7 +17,7 @@ from contextlib import suppress
 from tollhouse.errors import ExtraMissing, HouseClosed, StoreUnavailable, TollhouseError, UnknownAgent
 from tollhouse.ledger.run_record import RunRecord
 from tollhouse.runs.advance import Lost
-from tollhouse.runs.drivers.driving import PAUSE_MOST_S
+from tollhouse.runs.drivers.driving import PAUSE_MOST_S, STALE_S
 from tollhouse.runs.drivers.hands import AT_ONCE, Hands
 from tollhouse.runs.service import Runs
 
@@ -37,8 +37,7 @@ class LocalDriver:
         self._poked = asyncio.Event()
         self._hands.on_freed = self._poked.set
         self._loop: asyncio.Task[None] | None = None
-        self.last_round_s: float | None = None
-        """When the store was last looked at, on ``time.monotonic``; for health checks."""
+        self._last_round_s: float | None = None
 
     def start(self) -> None:
         """Begin, on the running loop."""
@@ -50,6 +49,10 @@ class LocalDriver:
     def in_hand(self) -> int:
         """How many runs this process drives now."""
         return len(self._hands)
+
+    async def is_well(self) -> bool:
+        """Whether this process looks at its store."""
+        return self._last_round_s is not None and time.monotonic() - self._last_round_s < STALE_S
 
     async def stop(self, grace_s: float = 10.0) -> None:
         """Take no more runs; hand each over after its step, or after ``grace_s`` in the middle of it."""
@@ -66,7 +69,7 @@ class LocalDriver:
         found = await self._runs.store.runs_to_take(
             self._runs.tenant, self.name, self._hands.at_once, agents=self._agents
         )
-        self.last_round_s = time.monotonic()
+        self._last_round_s = time.monotonic()
         fresh = {record.id: record for record in (*mine, *found) if record.id not in self._hands}
         for record in list(fresh.values())[:room]:
             _ = self._hands.take(record, self._drive)
