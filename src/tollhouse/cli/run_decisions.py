@@ -182,8 +182,8 @@ def rehearse(
 ) -> int:
     """Try an agent against a recorded run; nothing leaves.
 
-    The model runs, and tools answer from the record. The agent is that of the agents' file as it is now, or with --agent-version one that was published. Exits with 1
-    when anything went otherwise than recorded.
+    The model runs, and tools answer from the record. The agent is that of the agents' file as it is now, or with
+    --agent-version one that was published. Exits with 1 when anything went otherwise than recorded.
     """
     screen, found = Screen(as_json=as_json), file_needed(agents_file(file))
 

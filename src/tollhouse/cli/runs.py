@@ -97,8 +97,8 @@ def watch(
 ) -> int:
     """Follow a run until it ends.
 
-    What happened so far is told, then each event as it comes. Long work that is under way is shown with its age. Ctrl-C stops watching, and nothing else. With --json one object
-    a line.
+    What happened so far is told, then each event as it comes. Long work that is under way is shown with its age.
+    Ctrl-C stops watching, and nothing else. With --json one object a line.
     """
     screen = Screen(as_json=as_json)
 
