@@ -12,11 +12,15 @@ FEW_ROWS = 10_000
 
 @dataclass(frozen=True)
 class Plan:
-    """``store``: ``sqlite``, ``postgres`` or ``both``. ``rows``: the larger of the two tables of the growth figures."""
+    """``store``: ``sqlite``, ``postgres`` or ``both``. ``runs``: agents' runs and the server too.
+
+    ``rows``: the larger of the two tables of the growth figures.
+    """
 
     store: str = "both"
     quick: bool = False
     peers: bool = False
+    runs: bool = False
     rows: int = 1_000_000
 
     @property

@@ -42,11 +42,22 @@ BARS = (
     Bar("postgres.rate_c32_over_langgraph", False, 25),
     Bar("postgres.rate_c1_over_dbos", False, 6),
     Bar("postgres.rate_c1_over_langgraph", False, 6),
+    Bar("postgres.run_p50_over_commits", True, 2.5),
+    Bar("postgres.http_rate_c32_over_inprocess", False, 0.4),
 )
 """The bars of ratios; see ``docs/reference/benchmarks.md`` for what each means."""
 
 PYTHON_BAR = Bar("python_us_per_call", True, 130)
 RECOVERY_BAR = Bar("recovery_s", True, 10)
+RUN_BARS = {
+    "commits_per_run": Bar("commits_per_run", True, 8),
+    "kill_to_continued_s": Bar("kill_to_continued_s", True, 15),
+    "serve_ready_s": Bar("serve_ready_s", True, 3),
+    "streams_p99_lag_s": Bar("streams_p99_lag_s", True, 1),
+    "streams_lost": Bar("streams_lost", True, 0),
+}
+"""The bars of figures about runs."""
+
 EFFECT_BAR, READ_BAR = Bar("commits per effect", True, 2), Bar("commits per read", True, 1)
 
 
@@ -59,6 +70,10 @@ class Report:
     commits: dict[str, Commits] = field(default_factory=dict)
     recovery_s: dict[str, float] = field(default_factory=dict)
     open_s: dict[str, float] = field(default_factory=dict)
+    commits_per_run: dict[str, float] = field(default_factory=dict)
+    kill_to_continued_s: dict[str, float] = field(default_factory=dict)
+    serve_ready_s: float | None = None
+    streams: dict[str, Any] | None = None
     python_us_per_call: float = 0.0
     import_s: float = 0.0
     took_s: float = 0.0
@@ -75,6 +90,10 @@ class Report:
     def _ratio(self, name: str) -> float | None:
         engine, _, what = name.partition(".")
         figure, _, base = what.partition("_over_")
+        if base == "commits":
+            return self._run_over_commits(engine)
+        if base == "inprocess":
+            return self._over(f"{engine}.http.rate_c32", f"{engine}.rate_c32")
         if base == "raw":
             return self._over(f"{engine}.{figure}", f"{engine}.raw.{figure}")
         if base == "group":
@@ -82,6 +101,23 @@ class Report:
         if base == "1e4":
             return self._over(f"{engine}.{figure}", f"{engine}.p50_1e4")
         return self._over(f"{engine}.{figure}", f"peers.{base}.{figure}")
+
+    def _run_over_commits(self, engine: str) -> float | None:
+        """A run's time over that of its commits, each half of what the control with two takes."""
+        over_raw = self._over(f"{engine}.run.p50", f"{engine}.raw.p50_c1")
+        commits = self.commits_per_run.get(engine)
+        return None if over_raw is None or not commits else 2 * over_raw / commits
+
+    @property
+    def runs(self) -> dict[str, float]:
+        """The figures about runs that have a bar and are no ratio."""
+        found = {f"{name}.commits_per_run": figure for name, figure in self.commits_per_run.items()}
+        found |= {f"{name}.kill_to_continued_s": figure for name, figure in self.kill_to_continued_s.items()}
+        if self.serve_ready_s is not None:
+            found["serve_ready_s"] = self.serve_ready_s
+        if self.streams is not None:
+            found |= {f"streams_{name}": self.streams[name] for name in ("lost", "p99_lag_s")}
+        return found
 
     def _best_group(self, engine: str, figure: str) -> str:
         """The control with the most writers may not be the fastest: the better one is the base."""
@@ -103,6 +139,10 @@ class Report:
             "recovery_s": {name: round(seconds, 2) for name, seconds in self.recovery_s.items()},
             "import_s": round(self.import_s, 4),
             "open_s": {name: round(seconds, 4) for name, seconds in self.open_s.items()},
+            "runs": {
+                **{name: round(figure, 3) for name, figure in self.runs.items()},
+                **({} if self.streams is None else {"streams": self.streams}),
+            },
             "figures": {name: _series_json(series) for name, series in self.series.items()},
             "orphans": self.plan.orphans,
             "quick": self.plan.quick,
@@ -119,6 +159,9 @@ class Report:
         for name, counted in self.commits.items():
             found.append((EFFECT_BAR._replace(name=f"{name}.commits.effect"), EFFECT_BAR.met(counted.effect)))
             found.append((READ_BAR._replace(name=f"{name}.commits.read"), READ_BAR.met(counted.read)))
+        for name, figure in self.runs.items():
+            bar = RUN_BARS[name.rpartition(".")[2]]._replace(name=name)
+            found.append((bar, bar.met(figure)))
         return found
 
 

@@ -13,12 +13,16 @@ from pathlib import Path
 from tollhouse.bench.commits import commits
 from tollhouse.bench.contest import Contestants, contestants
 from tollhouse.bench.engines import Engine, engines
+from tollhouse.bench.http_load import http_contestants
 from tollhouse.bench.measure import rounds
 from tollhouse.bench.null_store import python_us_per_call
 from tollhouse.bench.plan import Plan
+from tollhouse.bench.processes import kill_to_continued_s, serve_ready_s
 from tollhouse.bench.recovery import recovery_s
 from tollhouse.bench.report import Report
+from tollhouse.bench.runs import commits_per_run, run_contestants
 from tollhouse.bench.startup import import_s, open_s
+from tollhouse.bench.streams import measure_streams
 
 Tell = Callable[[str], None]
 """Called with a sentence for every stage."""
@@ -46,6 +50,12 @@ async def _measure(plan: Plan, chosen: list[Engine], report: Report, tell: Tell)
     for engine in chosen:
         tell(f"Commits, recovery and start on {engine.name} ...")
         await _alone(plan, engine, report)
+        if plan.runs:
+            tell(f"Runs, a server and its death on {engine.name} ...")
+            await _runs_alone(plan, engine, report)
+    if plan.runs:
+        tell("Readers of event streams ...")
+        report.streams = await measure_streams(*((100, 20, 2.0) if plan.quick else (1_000, 100, 10.0)))
     report.import_s = import_s(plan.starts)
 
 
@@ -55,6 +65,9 @@ async def _compete(plan: Plan, chosen: list[Engine], report: Report, tell: Tell)
         for engine in chosen:
             tell(f"Tables and connections on {engine.name} ...")
             everybody |= await contestants(engine, plan, stack)
+            if plan.runs:
+                everybody |= await run_contestants(engine, plan, stack)
+                everybody |= await http_contestants(engine, plan, stack)
         gc.freeze()
         for number in range(1, plan.rounds + 1):
             tell(f"Round {number} of {plan.rounds}, {len(everybody)} contestants ...")
@@ -80,6 +93,14 @@ def _quiet() -> Iterator[None]:
         gc.unfreeze()
         gc.set_threshold(*before)
         log.setLevel(level)
+
+
+async def _runs_alone(plan: Plan, engine: Engine, report: Report) -> None:
+    report.commits_per_run[engine.name] = await commits_per_run(engine, 10)
+    report.kill_to_continued_s[engine.name] = await kill_to_continued_s(engine.ledger())
+    if engine.name == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="tollhouse-serve-") as folder:
+            report.serve_ready_s = await serve_ready_s(folder)
 
 
 async def _alone(plan: Plan, engine: Engine, report: Report) -> None:

@@ -26,6 +26,9 @@ def bench(
     peers: Annotated[
         bool, typer.Option("--peers", help="Let other libraries do the same job in the same run.")
     ] = False,
+    runs: Annotated[
+        bool, typer.Option("--runs", help="Measure runs of agents, the server and its streams too.")
+    ] = False,
     rows: Annotated[str, typer.Option("--rows", metavar="N", help="Rows of the large table: 1e6 or 1e7.")] = "1e6",
 ) -> int:
     """Measure calls against raw commits on this machine.
@@ -34,7 +37,7 @@ def bench(
     the median of the ratios of the rounds. Exits with 0 whether or not the bars hold: they are figures, not errors.
     """
     screen = Screen(as_json=as_json)
-    plan = _plan(store, quick=quick, peers=peers, rows=rows)
+    plan = _plan(store, quick=quick, peers=peers, runs=runs, rows=rows)
     try:
         report = asyncio.run(run(plan, (lambda _text: None) if as_json else screen.note))
     except PostgresUnavailable as missing:
@@ -47,7 +50,7 @@ def bench(
     return OK
 
 
-def _plan(store: str, *, quick: bool, peers: bool, rows: str) -> Plan:
+def _plan(store: str, *, quick: bool, peers: bool, runs: bool, rows: str) -> Plan:
     if store not in STORES:
         raise UsageMistake(f"--store {store} is none of {', '.join(STORES)}.")
     if peers and store == "sqlite":
@@ -58,7 +61,7 @@ def _plan(store: str, *, quick: bool, peers: bool, rows: str) -> Plan:
         number = 0
     if number not in (10**6, 10**7):
         raise UsageMistake(f"--rows {rows} is neither 1e6 nor 1e7.")
-    return Plan(store, quick, peers, number)
+    return Plan(store, quick, peers, runs, number)
 
 
 def _show(screen: Screen, report: Report) -> None:
@@ -74,6 +77,7 @@ def _show(screen: Screen, report: Report) -> None:
         others[f"{engine}.recovery_s"] = f"{seconds:.1f}"
     for engine, counted in report.commits.items():
         others |= {f"{engine}.commits.effect": f"{counted.effect:g}", f"{engine}.commits.read": f"{counted.read:g}"}
+    others |= {name: f"{figure:.2f}" for name, figure in report.runs.items()}
     rows += [[name, figure, verdicts[name][0], _verdict(verdicts[name])] for name, figure in others.items()]
     screen.table(("figure", "measured", "bar", ""), [[(cell, None) for cell in row] for row in rows])
     _show_figures(screen, report)
