@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tollhouse.cli.failures import OK, UsageMistake
+from tollhouse.cli.loading import load_tools
 from tollhouse.cli.logs import LOGGER, logging_to_stderr
-from tollhouse.cli.options import File, Json, Store, Tenant, Tools, Volatile
+from tollhouse.cli.options import DEFAULT_FILE, File, Json, Store, Tenant, Tools, Volatile, named_tools
 from tollhouse.cli.runtime import Runtime, opened
 from tollhouse.cli.screen import Screen
-from tollhouse.cli.sources import agents_file, tools_from, tools_of_file
+from tollhouse.cli.sources import agents_file, tools_of_file
 from tollhouse.cli.words import count
 from tollhouse.errors import ExtraMissing
 from tollhouse.ledger.keys import DEFAULT_TENANT
@@ -31,6 +32,9 @@ from tollhouse.stores import without_password
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from tollhouse.runs.agent_files import Draft
+    from tollhouse.runs.proof.anchors import Anchors
 
 log = logging.getLogger(LOGGER)
 
@@ -73,26 +77,25 @@ def serve(
 ) -> int:
     """Drive runs of agents, settle doubts and answer over HTTP.
 
-    Agents, tools and the ledger are those of tollhouse.yaml; where there is none, a sample is served. Runs until
-    SIGINT or SIGTERM: what is under way gets --grace-s, the rest is handed over; a second signal stops it at once.
+    Agents, tools and the ledger are those of tollhouse.yaml. Where there is none, the tools that are named are served
+    without agents, and where none are named a sample. Runs until SIGINT or SIGTERM: what is under way gets --grace-s, the rest is handed over; a second signal stops it at once.
     """
     screen, began_s = Screen(as_json=as_json), time.monotonic()
     host, port = _address(listen)
     _require_server()
+    named, sample = named_tools(tools), False
     found = agents_file(file)
-    sample = found is None
     if found is None:
-        from tollhouse.runs.agent_files import draft
-
-        found = draft(SAMPLE_FILE)
+        sample = not named
+        found = _without_file(sample)
     url = store or found.file.store or DEFAULT_STORE
     settings = {"tenant": tenant, "lease_s": lease_s, "grace_s": grace_s, "volatile": volatile}
 
     async def work() -> int:
         with _sample_billing(url) if sample else contextlib.nullcontext():
-            offered = tools_from(tools, file) if tools else tools_of_file(found)
+            offered = load_tools(named) if named else tools_of_file(found)
             async with (
-                opened(found, url, offered, **settings) as runtime,
+                opened(found, url, offered, anchors=_anchors(url), **settings) as runtime,
                 _driven(runtime, driver, temporal, lease_s=lease_s, grace_s=grace_s) as drives,
             ):
                 app = await _app(runtime, drives)
@@ -106,6 +109,14 @@ def serve(
         return OK
 
     return _run(work(), as_json=as_json)
+
+
+def _without_file(sample: bool) -> Draft:
+    """The sample's agents; or none at all, where tools are named and only calls are to be answered."""
+    from tollhouse.runs.agent_files import AgentsFile, Draft, draft
+    from tollhouse.runs.yaml_reader import Document
+
+    return draft(SAMPLE_FILE) if sample else Draft(AgentsFile(Path(DEFAULT_FILE)), Document(), ())
 
 
 def _run(work: Any, *, as_json: bool) -> int:
@@ -142,6 +153,15 @@ async def _app(runtime: Runtime, driver: Any) -> FastAPI:
 
     probes = {} if driver is None else {"driver": driver.is_well}
     return create_app(runtime.house, runs=runtime.runs, access=await access_of(runtime.house), probes=probes)
+
+
+def _anchors(url: str) -> Anchors:
+    """Where the heads of all chains are written down, outside the ledger. The first start makes the signing key."""
+    from tollhouse.runs.proof.anchors import Anchors, anchors_file
+    from tollhouse.runs.proof.keys import home_of, open_signer
+
+    home = home_of(url)
+    return Anchors(anchors_file(home, url), open_signer(home))
 
 
 @contextlib.asynccontextmanager
@@ -218,7 +238,12 @@ def _ready(screen: Screen, runtime: Runtime, url: str, address: str, sample: boo
 def _say(screen: Screen, facts: dict[str, Any]) -> None:
     agents, store = facts["agents"], facts["store"]
     screen.line(f"Tollhouse serves at {facts['url']} (ready after {facts['took_s']:.1f} s)", "bold")
-    screen.line(f"The ledger is {store}; {count(len(agents), 'agent')}: {', '.join(agents)}.")
+    has = (
+        f"{count(len(agents), 'agent')}: {', '.join(agents)}"
+        if agents
+        else f"no agents, {count(len(facts['tools']), 'tool')}"
+    )
+    screen.line(f"The ledger is {store}; {has}.")
     if facts["sample"]:
         screen.line("There is no tollhouse.yaml here, so this is the sample: scripted models, and a real billing")
         screen.line("service in a process of its own. It has just been asked for a refund.")
