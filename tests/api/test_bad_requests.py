@@ -132,6 +132,16 @@ async def test_body_that_never_ends_is_408(serve: Serve, shop: Shop) -> None:
     writer.close()
 
 
+async def test_client_that_asks_first_need_not_send_what_is_too_large(served: Served) -> None:
+    """`Expect: 100-continue` is answered with 413 before a byte of the body."""
+    reader, writer = await connected(served)
+    lines = ("Content-Type: application/json", f"Content-Length: {50 * 1024 * 1024}", "Expect: 100-continue")
+    writer.write(head(CALLS, *lines))
+    assert b" 413 " in await reader.readline()
+    assert b"request_too_large" in await reader.read()
+    writer.close()
+
+
 async def test_arguments_beyond_their_bound_are_told(serve: Serve, shop: Shop) -> None:
     """A server that takes larger bodies still keeps arguments within the ledger's bound."""
     served = await serve(*shop.tools, body_most=4 * 1024 * 1024)
@@ -275,6 +285,23 @@ async def test_web_page_of_another_origin_is_refused(client: httpx.AsyncClient, 
     problem(preflight, 405, "method_not_allowed")
     own = f"http://{client.base_url.netloc.decode()}"
     assert (await called_from(client, own)).status_code == 200
+    assert len(shop.effects) == 1
+
+
+async def test_pages_of_the_origins_named_may_use_it(serve: Serve, shop: Shop) -> None:
+    """A browser is told so for these origins, before the request and with the answer; for no others."""
+    page, other = "https://app.example", "https://app.example.evil"
+    client = await (await serve(*shop.tools, origins={page})).client()
+    asks = {"Origin": page, "Access-Control-Request-Method": "POST"}
+    preflight = await client.options(CALLS, headers=asks)
+    assert preflight.status_code == 204
+    assert "Idempotency-Key" in preflight.headers["access-control-allow-headers"]
+    for answer in (preflight, await called_from(client, page), await client.get("/nothing", headers={"Origin": page})):
+        assert answer.headers["access-control-allow-origin"] == page
+        assert answer.headers["vary"] == "Origin"
+        assert "access-control-allow-credentials" not in answer.headers
+    problem(await called_from(client, other), 421, "wrong_host")
+    problem(await client.options(CALLS, headers={**asks, "Origin": other}), 421, "wrong_host")
     assert len(shop.effects) == 1
 
 

@@ -53,8 +53,8 @@ async def test_schemathesis_finds_nothing(serve: Serve, shop: Shop, tmp_path: Pa
     assert "Tested: " in told
 
 
-async def schemathesis(url: str, token: str, folder: Path) -> tuple[int, str]:
-    """Run it in a process of its own; its exit code and what it said."""
+async def schemathesis(url: str, token: str, folder: Path, *more: str) -> tuple[int, str]:
+    """Run it in a process of its own, with these further options; its exit code and what it said."""
     options = {
         "--checks": "all",
         "--seed": str(SEED),
@@ -65,7 +65,7 @@ async def schemathesis(url: str, token: str, folder: Path) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", COMMAND, "--config-file", str(CONFIG), "run", f"{url}/openapi.json"),
         *(part for pair in options.items() for part in pair),
-        *("--continue-on-failure", "--no-color"),
+        *("--continue-on-failure", "--no-color", *more),
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -22,6 +22,9 @@ from tollhouse.errors import TollhouseError
 from tollhouse.house import Tollhouse
 from tollhouse.operations.health import Health
 
+_NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False}
+"""FastAPI's own would export what requests hold."""
+
 ROUTERS: tuple[APIRouter, ...] = (calls.router, decisions.router, overview.router, operations.router)
 """The first is the one that must be found fastest."""
 
@@ -78,6 +81,7 @@ def create_app(
     routers: Iterable[APIRouter] = (),
     access: Access | None = None,
     hosts: Collection[str] | None = None,
+    origins: Collection[str] = (),
     probes: Mapping[str, operations.Probe] | None = None,
     body_most: int = BODY_MOST,
     body_timeout_s: float = BODY_TIMEOUT_S,
@@ -87,14 +91,15 @@ def create_app(
     ``runs``: the facade of runs, as ``app.state.runs``, with its routes; ``routers``: further ones, made with
     ``APIRouter(route_class=Route)``. ``access`` None: open to everybody who reaches it, as the house's principal; see
     :func:`~tollhouse.api.auth.access_of`. ``hosts``: names it answers to; None: loopback's while it is open, else any.
+    ``origins``: web pages that may use it from a browser, such as ``https://app.example``; by default none may.
     ``probes``: what `/readyz` asks besides store, lease and rounds, by name. ``body_most``: bytes of a body;
     ``body_timeout_s``: how long one may take to arrive.
     """
-    app = API(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = API(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=_NO_TELEMETRY)
     access = access or OpenAccess(house.principal)
     if hosts is None and access.open:
         hosts = LOOPBACK
-    app.guard = {"hosts": hosts, "body_most": body_most, "body_timeout_s": body_timeout_s}
+    app.guard = {"hosts": hosts, "origins": origins, "body_most": body_most, "body_timeout_s": body_timeout_s}
     app.state.house, app.state.access, app.state.runs = house, access, runs
     app.state.stopping = asyncio.Event()
     app.state.health, app.state.probes = Health(house, None, house.tenant), dict(probes or {})

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 
 from tollhouse.errors import NotAuthenticated, NotAuthorized
 from tollhouse.house import Tollhouse
-from tollhouse.house.access import KeyRing, Scope, check_current, is_current, opens, parts_of
+from tollhouse.house.access import KeyRing, Scope, check_current, opens, parts_of
 from tollhouse.ledger.run_record import AccessKey
 
 REREAD_S = 2.0
@@ -91,10 +91,9 @@ class KeyAccess:
 
 
 async def access_of(house: Tollhouse) -> Access:
-    """Keys, where this tenant has any that can be used; otherwise open."""
-    now_us = await house.store.now_us()
+    """Keys, where this tenant ever had any; otherwise open. Keys that ended do not open a server again."""
     keys = await KeyRing(house.store, house.tenant).list()
-    return KeyAccess(house) if any(is_current(key, now_us) for key in keys) else OpenAccess(house.principal)
+    return KeyAccess(house) if keys else OpenAccess(house.principal)
 
 
 def _shown(headers: Headers) -> tuple[str, str]:

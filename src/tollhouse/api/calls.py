@@ -106,7 +106,7 @@ async def call_tool(request: Request) -> Response:
     The tool runs once for each key, however often the request is sent: send it again with the same key whenever no
     answer came. The caller is the principal of the credential. A client that goes away ends its wait, not the call.
     """
-    key = _idempotency_key(request)
+    key = idempotency_key(request)
     new = await _new_call(request)
     house, caller = house_of(request), caller_of(request)
     call = house.call(
@@ -130,7 +130,7 @@ async def call_tool(request: Request) -> Response:
         raise
 
 
-def _idempotency_key(request: Request) -> str | None:
+def idempotency_key(request: Request) -> str | None:
     """The key of the header, with or without the quotes of a structured field. None: there is no such header."""
     given = request.headers.getlist("idempotency-key")
     if not given:

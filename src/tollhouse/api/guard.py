@@ -43,6 +43,20 @@ _ALWAYS = (
 )
 
 
+_TO_PAGES = (
+    (b"vary", b"Origin"),
+    (b"access-control-expose-headers", b"ETag, Location, Retry-After, Idempotent-Replayed, X-Request-Id"),
+)
+_PREFLIGHT = (
+    (b"access-control-allow-methods", b"GET, POST"),
+    (
+        b"access-control-allow-headers",
+        b"Authorization, Content-Type, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, X-Request-Id",
+    ),
+    (b"access-control-max-age", b"600"),
+)
+
+
 class Guard:
     """See the module's docstring. ``hosts`` None: any; names without port. ``body_most`` in bytes."""
 
@@ -51,11 +65,13 @@ class Guard:
         app: ASGIApp,
         *,
         hosts: Collection[str] | None,
+        origins: Collection[str] = (),
         body_most: int = BODY_MOST,
         body_timeout_s: float = BODY_TIMEOUT_S,
     ) -> None:
         self._app, self._body_most, self._body_timeout_s = app, body_most, body_timeout_s
         self._hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -64,7 +80,10 @@ class Guard:
         exchange = Exchange(scope, send)
         try:
             headers = Headers(scope=scope)
-            self._check_origin(headers)
+            self._check_origin(headers, exchange)
+            if exchange.origin is not None and _is_preflight(scope, headers):
+                await exchange.send_preflight()
+                return
             body = Body(receive, headers, self._body_most, self._body_timeout_s)
             await body.check_announced()
             await self._app(scope, body.receive, exchange.send)
@@ -77,14 +96,16 @@ class Guard:
             await exchange.tell(unexpected(), receive)
         exchange.log_end()
 
-    def _check_origin(self, headers: Headers) -> None:
+    def _check_origin(self, headers: Headers, exchange: Exchange) -> None:
         """No name that leads here by rebinding, and no page of somebody else's, may use what this server trusts."""
         host = headers.get("host", "")
         found = _HOST.fullmatch(host)
         if found is None or (self._hosts is not None and found[1].strip("[]").lower() not in self._hosts):
             raise WrongHost("This server does not answer to the host that the request names.")
         origin = headers.get("origin")
-        if origin is not None and origin.partition("://")[2].lower() != host.lower():
+        if origin in self._origins:
+            exchange.origin = origin
+        elif origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise WrongHost("This server answers to no web page of another origin.")
 
 
@@ -145,6 +166,8 @@ class Exchange:
         self._scope, self._send = scope, send
         self._began = time.perf_counter()
         self.status: int | None = None
+        self.origin: str | None = None
+        """The origin of a web page that may read the answer; None: there is none, or it needs no permission."""
         self.id = _request_id(scope)
         scope["tollhouse.request_id"] = self.id
 
@@ -155,8 +178,19 @@ class Exchange:
             headers: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
             if not any(name == b"cache-control" for name, _ in headers):
                 headers.append((b"cache-control", b"no-store"))
-            message["headers"] = [*headers, *_ALWAYS, (b"x-request-id", self.id.encode())]
+            message["headers"] = [*headers, *_ALWAYS, *self._shared(), (b"x-request-id", self.id.encode())]
         await self._send(message)
+
+    def _shared(self) -> tuple[tuple[bytes, bytes], ...]:
+        """What lets the browser show the answer to a page that may see it."""
+        if self.origin is None:
+            return ()
+        return (b"access-control-allow-origin", self.origin.encode("latin-1")), *_TO_PAGES
+
+    async def send_preflight(self) -> None:
+        """Tell a browser that its page may send what it wants to."""
+        await self.send({"type": "http.response.start", "status": 204, "headers": list(_PREFLIGHT)})
+        await self.send({"type": "http.response.body", "body": b""})
 
     async def tell(self, error: TollhouseError, receive: Receive) -> None:
         """Answer with the error, unless an answer has begun."""
@@ -187,6 +221,10 @@ class Exchange:
             "ms": round((time.perf_counter() - self._began) * 1000, 1),
         }
         log.info("request %s", facts, extra={"tollhouse": facts})
+
+
+def _is_preflight(scope: Scope, headers: Headers) -> bool:
+    return scope["method"] == "OPTIONS" and "access-control-request-method" in headers
 
 
 def _request_id(scope: Scope) -> str:

@@ -54,8 +54,10 @@ class StrictRequest(Request):
     """A request whose JSON is read strictly."""
 
     async def json(self) -> Any:
-        """The body's value. Raises :class:`InvalidRequest`."""
-        return read_json(await self.body())
+        """The body's value, read once. Raises :class:`InvalidRequest`."""
+        if not hasattr(self, "_json"):
+            self._json = read_json(await self.body())
+        return self._json
 
 
 class Route(APIRoute):
@@ -83,11 +85,11 @@ async def authenticate(request: Request, scope: Scope) -> None:
     caller.check(scope)
 
 
-async def _take_body(request: Request) -> None:
+async def _take_body(request: StrictRequest) -> None:
     """Read the body before FastAPI does, whose errors of reading would hide ours."""
     if await request.body():
         check_is_json(request)
-        request._json = await StrictRequest.json(request)  # type: ignore[arg-type]
+        await request.json()
 
 
 def check_is_json(request: Request) -> None:
