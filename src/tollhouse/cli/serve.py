@@ -77,8 +77,9 @@ def serve(
 ) -> int:
     """Drive runs of agents, settle doubts and answer over HTTP.
 
-    Agents, tools and the ledger are those of tollhouse.yaml. Where there is none, the tools that are named are served
-    without agents, and where none are named a sample. Runs until SIGINT or SIGTERM: what is under way gets --grace-s, the rest is handed over; a second signal stops it at once.
+    Agents, tools and the ledger are those of tollhouse.yaml. Where there is none, the tools that are named are
+    served without agents, and where none are named a sample. Runs until SIGINT or SIGTERM: what is under way gets
+    --grace-s, the rest is handed over; a second signal stops it at once.
     """
     screen, began_s = Screen(as_json=as_json), time.monotonic()
     host, port = _address(listen)
