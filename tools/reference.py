@@ -21,6 +21,7 @@ from tollhouse.contract.terms import ApprovalTerms, Dedup, Effect, RepeatTerms
 from tollhouse.ledger.encodings import ENCODINGS
 from tollhouse.ledger.lifecycle import FOLD, TRANSITIONS, Event
 from tollhouse.ledger.record import FINAL, SETTLED, AttemptOutcome, State
+from tollhouse.runs.states import FINISHED, RUN_TRANSITIONS, RunState
 from tools import cli_reference, http_reference
 
 # -- Markdown ------------------------------------------------------------------------------------------------
@@ -122,6 +123,50 @@ def diagram() -> str:
 
 def _words(event: Event) -> str:
     return event.value.replace("_", " ")
+
+
+# -- the life of a run ---------------------------------------------------------------------------------------
+
+
+def run_states() -> str:
+    """Every state of a run with its sentence and what leads on."""
+    rows = []
+    for state in RunState:
+        on = [t for t in RUN_TRANSITIONS if t.source is state and t.targets != {state}]
+        leads = ", ".join(dict.fromkeys(_run_words(t.event) for t in on)) or "nothing"
+        rows.append([code(state), sentence(state.sentence), "yes" if state in FINISHED else "no", leads])
+    return table(["State", "Meaning", "Finished", "What leads on from it"], rows)
+
+
+def run_transitions() -> str:
+    """The whole table of steps of a run."""
+    merged: dict[tuple[str, str, str], list[str]] = {}
+    for t in RUN_TRANSITIONS:
+        source = code(t.source) if t.source else "no row"
+        target = "the same" if t.targets == {t.source} else ", ".join(code(s) for s in RunState if s in t.targets)
+        merged.setdefault((t.event, target, t.by), []).append(source)
+    rows = [[", ".join(sources), code(event), target, by] for (event, target, by), sources in merged.items()]
+    return table(["From", "Event", "To", "By"], rows)
+
+
+def run_diagram() -> str:
+    """The steps that move a run, as a Mermaid state diagram; states in which it waits are one."""
+    edges: dict[tuple[str, str], dict[str, None]] = {}
+    for t in RUN_TRANSITIONS:
+        for target in (state for state in RunState if state in t.targets):
+            edge = (_run_place(t.source), _run_place(target))
+            if edge[0] != edge[1]:
+                edges.setdefault(edge, {})[_run_words(t.event)] = None
+    lines = [f"    {source} --> {target}: {', '.join(events)}" for (source, target), events in edges.items()]
+    return "\n".join(["```mermaid", "stateDiagram-v2", *lines, "```"])
+
+
+def _run_place(state: RunState | None) -> str:
+    return "[*]" if state is None else "awaiting_…" if state.startswith("awaiting_") else state.value
+
+
+def _run_words(event: str) -> str:
+    return event.removeprefix("run_").replace("_", " ")
 
 
 # -- errors --------------------------------------------------------------------------------------------------
@@ -527,6 +572,9 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "outcomes": outcomes,
     "transitions": transitions,
     "diagram": diagram,
+    "run-states": run_states,
+    "run-transitions": run_transitions,
+    "run-diagram": run_diagram,
     "error-index": error_index,
     "errors": error_entries,
     "settings": house_settings,

@@ -15,6 +15,7 @@ from tollhouse.ledger.record import replace
 from tollhouse.ledger.run_record import RunWrite
 from tollhouse.models.port import ModelRequest
 from tollhouse.runs import advance as advance_module
+from tollhouse.runs import journal
 from tollhouse.runs.advance import Lost
 from tollhouse.runs.agents import AgentApproval
 from tollhouse.runs.drivers.local import LocalDriver
@@ -284,7 +285,8 @@ async def test_reading_that_fails_after_a_commit_repeats_no_turn(
     long = {**calls(CREDIT), "say": "x" * 100_000}
     stage = await open_stage(*bank.tools, agents=[agent(tools=TOOLS)], clerk=[long, "ok"])
     run = await stage.runs.start("clerk", "go", by="ada")
-    blob, failed = stage.runs.store.blob, []
+    blob = stage.runs.store.blob
+    failed: list[str] = []
 
     async def away_once(tenant: str, digest: str) -> Any:
         if not failed:
@@ -307,13 +309,13 @@ async def test_run_that_is_owned_but_in_nobody_s_hand_is_taken_up(
     monkeypatch.setattr("tollhouse.runs.drivers.local.PAUSE_MOST_S", 0.01)
     stage = await open_stage(*bank.tools, agents=[agent(tools=TOOLS)], clerk=[calls(CREDIT), "ok"])
     run = await stage.runs.start("clerk", "go", by="ada")
-    read, failed = advance_module.read, []
+    failed: list[Any] = []
 
     async def fails_once(*given: Any) -> Any:
         if not failed:
             failed.append(given)
             raise error
-        return await read(*given)
+        return await journal.read(*given)
 
     monkeypatch.setattr(advance_module, "read", fails_once)
     run = await stage.settled(run.id)
@@ -424,7 +426,7 @@ async def test_commits_of_a_run_with_one_write(open_stage: OpenStage) -> None:
 
     stage = await open_stage(put, get, agents=[agent(tools=("put",))], clerk=[calls(("put", {})), "ok"], houses=1)
     await stage.run()
-    counters: Any = stage.house.store.counters  # type: ignore[attr-defined]
+    counters: Any = stage.house.store.counters
     before = counters.commits
     run = await stage.run()
     assert run.state == "succeeded"

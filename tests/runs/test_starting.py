@@ -33,7 +33,7 @@ async def test_same_start_attaches_to_the_run_that_is_there(open_stage: OpenStag
     """Before, while and after it runs, the same start returns the first run, and each step runs once."""
     agents = [agent(tools=TOOLS, approvals={"credit": AgentApproval()})]
     stage = await open_stage(*bank.tools, agents=agents, clerk=[calls(CREDIT), "ok"])
-    start = {"by": "ada", "key": "order-14"}
+    start: dict[str, Any] = {"by": "ada", "key": "order-14"}
     both = await asyncio.gather(*(runs.start("clerk", "go", **start) for runs in stage.all_runs * 2))
     assert len({run.id for run in both}) == 1
     assert sum(not run.started_before for run in both) == 1
@@ -53,7 +53,7 @@ async def test_another_start_under_the_key_is_a_conflict(open_stage: OpenStage) 
     await stage.run(key="k", thread="t")
     for other in ({"input": "else"}, {"agent": "other"}, {"thread": "u"}, {"limits": {"turns": 1}}):
         with pytest.raises(RunConflict):
-            await stage.runs.start(**{"agent": "clerk", "input": "go", "by": "ada", "key": "k", "thread": "t"} | other)  # type: ignore[arg-type]
+            await stage.runs.start(**{"agent": "clerk", "input": "go", "by": "ada", "key": "k", "thread": "t"} | other)
     with pytest.raises(RunConflict):
         await stage.runs.rerun((await stage.runs.list())[0].id, by="ada", key="k")
 

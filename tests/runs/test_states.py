@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +115,13 @@ def test_event_of_a_step_says_the_state_it_leads_to() -> None:
             change = step(record(source or RunState.QUEUED))
             assert event in [draft.kind for draft in change.drafts]
             assert dict(change.drafts[-1].data)["state"] == change.record.state
+
+
+def test_every_event_has_its_row_in_the_reference() -> None:
+    """The page about the journal leaves no kind out, and has none that does not exist."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "journal.md"
+    rows = re.findall(r"^\| `(\w+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [event.value for event in RunEvent]
 
 
 def facts(change: steps.RunChange) -> dict[str, Any]:

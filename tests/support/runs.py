@@ -246,8 +246,7 @@ async def open_stage(shared_store_url: str, house_tenant: str, way: str) -> Asyn
         opened.append(stage)
         for number in range(houses if way != "reread" else 1):
             given = (*tools, *agent_tools(known.values(), partial(stage.all_runs.__getitem__, number)))
-            wanted = {"tenant": house_tenant, "store_wait_s": 10.0, "grace_s": 1.0, **(settings or {})}
-            house = await _house(shared_store_url, clock, given, wanted)
+            house = await house_over(shared_store_url, clock, given, {"tenant": house_tenant, **(settings or {})})
             stage.houses.append(house)
             stage.all_runs.append(await open_runs(house, known, model))
             if way == "reread":
@@ -263,8 +262,10 @@ async def open_stage(shared_store_url: str, house_tenant: str, way: str) -> Asyn
             await house.close()
 
 
-async def _house(url: str, clock: Clock, tools: Sequence[Tool[Any]], settings: Mapping[str, Any]) -> Tollhouse:
-    wanted = settings_of({"background": False, "tools": tuple(tools), **settings})
+async def house_over(url: str, clock: Clock, tools: Sequence[Tool[Any]], settings: Mapping[str, Any]) -> Tollhouse:
+    """A house without services of its own; the clock lets time pass for it where the store is SQLite."""
+    usual = {"background": False, "store_wait_s": 10.0, "grace_s": 1.0}
+    wanted = settings_of({**usual, "tools": tuple(tools), **settings})
     sqlite = url.startswith("sqlite:")
     wall = clock.wall_us if sqlite else None
     local = {"local_us": clock.local_us} if sqlite else {}
