@@ -162,7 +162,7 @@ def run_diagram() -> str:
 
 
 def _run_place(state: RunState | None) -> str:
-    return "[*]" if state is None else "awaiting_…" if state.startswith("awaiting_") else state.value
+    return "[*]" if state is None else "awaiting" if state.startswith("awaiting_") else state.value
 
 
 def _run_words(event: str) -> str:
