@@ -13,7 +13,7 @@ from fastapi import APIRouter, Body, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tollhouse.api import models
+from tollhouse.api import models, run_models
 from tollhouse.api.ag_ui import VERSION, Projection, encoded, note
 from tollhouse.api.ag_ui_resume import Resumed, resume
 from tollhouse.api.ag_ui_stream import fold, stream
@@ -49,10 +49,9 @@ EXAMPLE: dict[str, Any] = {
     "state": {},
 }
 
-STREAM_EXAMPLE = (
-    'data: {"type":"RUN_STARTED","threadId":"order-7","runId":"6f1d2c3b-4a59-4687-8695-8473a1b2c3d4"}\n\n'
-    'data: {"type":"TEXT_MESSAGE_START","messageId":"run_06fg0c8t3s7kx9q2m4n5p6r7v8:3","role":"assistant"}\n\n'
-)
+EVENT_EXAMPLE = {
+    "data": '{"type":"RUN_STARTED","threadId":"order-7","runId":"6f1d2c3b-4a59-4687-8695-8473a1b2c3d4"}',
+}
 
 
 @router.post(
@@ -64,7 +63,7 @@ STREAM_EXAMPLE = (
         200: {
             "description": "AG-UI events, until the run ends or asks people something. A request that cannot be "
             "followed ends in `RUN_ERROR` with the stable code.",
-            "content": {EVENT_STREAM: {"schema": {"type": "string"}, "example": STREAM_EXAMPLE}},
+            "content": {EVENT_STREAM: {"schema": run_models.EVENT_SCHEMA, "example": EVENT_EXAMPLE}},
         },
     },
 )

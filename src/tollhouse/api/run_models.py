@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import BeforeValidator, Field, JsonValue, StringConstraints
 
 from tollhouse.api.models import Body, Call, Name, OptionalReason, Shown, example
 from tollhouse.runs.starting import INPUT_CHARACTERS_MOST, WALL_S_MOST
+
+
+def _whole(given: Any) -> Any:
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+WHOLE = BeforeValidator(_whole)
+"""For whole numbers, which JSON may write with a fraction of zero."""
 
 RunState = Literal[
     "queued",
@@ -67,12 +75,21 @@ _RUN: dict[str, Any] = {
     "last_seq": 4,
 }
 
-STREAM_EXAMPLE = (
-    "retry: 2000\n\n"
-    "id: 1\nevent: run_started\n"
-    'data: {"seq":1,"at":"2026-11-29T12:00:00.000000Z","kind":"run_started","facts":{"state":"queued"}}\n\n'
-    'event: text\ndata: {"turn":1,"at":0,"text":"I will look"}\n\n'
-)
+EVENT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "description": "One server-sent event.",
+    "properties": {
+        "id": {"type": "string", "description": "The place in the journal; absent where there is none to go on after."},
+        "event": {"type": "string"},
+        "data": {"type": "string", "description": "JSON."},
+    },
+    "required": ["data"],
+}
+EVENT_EXAMPLE = {
+    "id": "1",
+    "event": "run_started",
+    "data": '{"seq":1,"at":"2026-11-29T12:00:00.000000Z","kind":"run_started","facts":{"state":"queued"}}',
+}
 
 
 class LimitsWished(Body):
@@ -80,9 +97,11 @@ class LimitsWished(Body):
 
     model_config = example({"turns": 50, "cost": "10.00"})
 
-    turns: int = Field(default_factory=lambda: 1, ge=1, le=10_000, description="Model answers.")
-    calls: int | None = Field(None, ge=1, le=100_000, description="Tool calls.")
-    tokens: int | None = Field(None, ge=1, le=10**12, description="Input and output together.")
+    turns: Annotated[int, Field(ge=1, le=10_000), WHOLE] = Field(
+        default_factory=lambda: 1, description="Model answers."
+    )
+    calls: Annotated[int, Field(ge=1, le=100_000), WHOLE] | None = Field(None, description="Tool calls.")
+    tokens: Annotated[int, Field(ge=1, le=10**12), WHOLE] | None = Field(None, description="Input and output together.")
     cost: Annotated[str, StringConstraints(pattern=_DOLLARS)] | None = Field(
         None, description="US dollars above zero, as a decimal number."
     )

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tollhouse.api import models, run_models
-from tollhouse.api.calls import KEY_PATTERN, Filter, next_of
+from tollhouse.api.calls import KEY_PATTERN, Filter, idempotency_key, next_of
 from tollhouse.api.decisions import IfMatch, versions_of
 from tollhouse.api.json_text import JSONAnswer
 from tollhouse.api.pages import Cursor, Limit, cursor_of, place_of
@@ -35,7 +35,6 @@ from tollhouse.errors import (
 )
 from tollhouse.house.access import Scope
 from tollhouse.house.as_json import call_as_json
-from tollhouse.ledger.keys import check_key
 from tollhouse.ledger.run_record import RunQuery
 from tollhouse.runs.service import Runs
 from tollhouse.runs.states import RunState
@@ -53,16 +52,19 @@ MAY_ASK = (
 LOOKED_AT_MOST = 500
 """Paused runs that one request looks at for questions; a cursor leads on."""
 
-StartKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        max_length=300,
-        description="Names this start: the same request again with the same key answers with the run that it started.",
-        examples=["order-7:refund"],
-        json_schema_extra={"pattern": KEY_PATTERN},
-    ),
-]
+_START_KEY: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": True,
+            "description": "Names this start: the same request again with the same key answers with the run that it "
+            "started.",
+            "schema": {"type": "string", "pattern": KEY_PATTERN},
+            "example": "order-7:refund",
+        }
+    ]
+}
 QuestionId = Annotated[
     str, Path(max_length=300, description="The id of the question.", examples=[f"{run_models.RUN_ID}:2.1"])
 ]
@@ -87,16 +89,17 @@ _MOVES = (UnknownRun, RunNotAllowed, PreconditionFailed, NotEntitled)
     response_model=None,
     responses=_STARTED,
     status_code=201,
+    openapi_extra=_START_KEY,
 )
 @operation(Scope.RUNS_WRITE, *_STARTS)
-async def start_run(request: Request, by: By, body: run_models.NewRun, key: StartKey = None) -> Response:
+async def start_run(request: Request, by: By, body: run_models.NewRun) -> Response:
     """Start a run of an agent. It goes on without its caller: follow it at `/v1/runs/{id}/events`."""
     runs = runs_of(request)
     view = await runs.start(
         body.agent,
         body.input,
         by=by.principal,
-        key=_needed(key),
+        key=_start_key(request),
         thread=body.thread,
         driver=body.driver or runs.driver,
         agent_version=body.agent_version,
@@ -112,6 +115,7 @@ async def start_run(request: Request, by: By, body: run_models.NewRun, key: Star
     response_model=None,
     responses=_STARTED,
     status_code=201,
+    openapi_extra=_START_KEY,
 )
 @operation(Scope.RUNS_WRITE, UnknownRun, RunNotAllowed, *_STARTS)
 async def rerun(
@@ -119,12 +123,11 @@ async def rerun(
     by: By,
     run_id: RunId,
     body: Annotated[run_models.Rerun | None, Body()] = None,
-    key: StartKey = None,
 ) -> Response:
     """Start the same run once more, from its inputs in full. By default, effects that it had are held for people."""
     wished = body or run_models.Rerun()
     view = await runs_of(request).rerun(
-        run_id, by=by.principal, key=_needed(key), effects=wished.effects, agent_version=wished.agent_version
+        run_id, by=by.principal, key=_start_key(request), effects=wished.effects, agent_version=wished.agent_version
     )
     return _started(view)
 
@@ -148,15 +151,14 @@ async def rehearse(
     return JSONAnswer(rehearsal.as_json)
 
 
-def _needed(key: str | None) -> str:
-    """The key of the header, with or without the quotes of a structured field."""
+def _start_key(request: Request) -> str:
+    key = idempotency_key(request)
     if key is None:
         raise InvalidKey(
             "The request has no Idempotency-Key.",
             remedy="Send a key that names this one start; the same request again with it starts nothing new.",
         )
-    quoted = len(key) > 1 and key[0] == key[-1] == '"'
-    return check_key(key[1:-1] if quoted else key)
+    return key
 
 
 def _wished(limits: run_models.LimitsWished) -> dict[str, Any]:

@@ -33,6 +33,7 @@ HEARTBEAT_S = 15.0
 """After so long without news a comment is sent, so that nobody on the way takes the connection for dead."""
 RECONNECT_MS = 2000
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+CURSOR_PATTERN = r"^((run_[0-9a-z]{1,60}/)?[0-9]{1,15})?$"
 _CURSOR = re.compile(r"(?:(?P<run>run_[0-9a-z]{1,60})/)?(?P<seq>[0-9]{1,15})")
 _HEARTBEAT = b": nothing new\n\n"
 
@@ -47,10 +48,17 @@ LastEventId = Annotated[
         max_length=100,
         description="Go on after this `seq`: the `id` of the last event that was received.",
         examples=["7"],
+        json_schema_extra={"pattern": CURSOR_PATTERN},
     ),
 ]
 After = Annotated[
-    str | None, Query(max_length=100, description="The same as `Last-Event-ID`, which goes before it.", examples=["7"])
+    str | None,
+    Query(
+        max_length=100,
+        description="The same as `Last-Event-ID`, which goes before it.",
+        examples=["7"],
+        json_schema_extra={"pattern": CURSOR_PATTERN},
+    ),
 ]
 
 Emit = Callable[[bytes], Awaitable[None]]
@@ -65,7 +73,7 @@ Emit = Callable[[bytes], Awaitable[None]]
         200: {
             "description": "Server-sent events: `id` is the `seq`, `event` the kind, `data` the event as JSON. "
             "Pieces of a model's answer come as `event: text`, without an id. The stream ends with the run.",
-            "content": {EVENT_STREAM: {"schema": {"type": "string"}, "example": run_models.STREAM_EXAMPLE}},
+            "content": {EVENT_STREAM: {"schema": run_models.EVENT_SCHEMA, "example": run_models.EVENT_EXAMPLE}},
         },
         204: {"description": "The run has ended, and everything was received: do not reconnect."},
     },
@@ -111,7 +119,7 @@ def feeds_of(request: Request) -> Feeds:
 
 def place_in(record: RunRecord, cursor: str | None) -> int:
     """The number after which a reader goes on. Raises :class:`InvalidCursor` for one that is not of this run."""
-    if cursor is None:
+    if not cursor:
         return 0
     found = _CURSOR.fullmatch(cursor.strip())
     if found is None:
