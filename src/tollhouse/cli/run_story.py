@@ -108,10 +108,7 @@ def _waiting(facts: Facts) -> Iterator[Told]:
 
 
 def _question_answered(facts: Facts) -> Iterator[Told]:
-    if facts["expired"]:
-        yield Told("expired", _BAD, f"nobody answered {facts['id']}")
-    else:
-        yield Told("answer", _GOOD, f"{facts['by']}: {shortened(facts['text'])}")
+    yield Told("answer", _GOOD, f"{facts['by']}: {shortened(facts['text'])}")
 
 
 def _reminded(facts: Facts) -> Iterator[Told]:
