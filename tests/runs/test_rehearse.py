@@ -38,11 +38,11 @@ TURNS = (calls(("credit", ASKED)), "done: {{ results.0 }}")
 async def test_same_agent_does_the_same_and_nothing_leaves(open_stage: OpenStage, bank: Bank) -> None:
     """Tools answer what they answered; the receiver hears of nothing, and nothing is written."""
     stage, run = await recorded(open_stage, bank, *TURNS)
-    effects, commits = bank.effects(), stage.house.store.counters.commits
+    requests, commits = len(bank.receiver.requests()), stage.house.store.counters.commits
     rehearsal = await stage.runs.rehearse(run.id)
     assert (rehearsal.state, rehearsal.differences, rehearsal.output) == ("succeeded", (), run.output)
     assert (rehearsal.turns, rehearsal.spent.calls) == (2, 1)
-    assert bank.effects() == effects
+    assert len(bank.receiver.requests()) == requests
     assert stage.house.store.counters.commits == commits
 
 

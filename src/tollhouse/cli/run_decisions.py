@@ -19,12 +19,14 @@ from tollhouse.cli.run_text import exit_code_of, show_event, show_rehearsal
 from tollhouse.cli.runtime import file_needed, opened
 from tollhouse.cli.screen import Screen
 from tollhouse.cli.sources import agents_file, tools_from, tools_of_file, url_of
+from tollhouse.errors import UnknownAgent
 from tollhouse.ledger.keys import DEFAULT_TENANT
 from tollhouse.ledger.record import replace
-from tollhouse.runs.agent_files import AgentsFile
+from tollhouse.runs.agent_files import AgentsFile, Draft
 from tollhouse.runs.agents import Agent
 from tollhouse.runs.reader import RunReader
 from tollhouse.runs.registry import agent_version as published_version
+from tollhouse.runs.registry import publish
 from tollhouse.runs.rehearse import Rehearsal
 from tollhouse.runs.rehearse import rehearse as rehearse_run
 from tollhouse.runs.service import Runs
@@ -62,11 +64,24 @@ def start(
     screen, who = Screen(as_json=as_json), decider(by)
 
     async def begin(runs: Runs) -> RunView:
+        if agent_version is None:
+            await _publish_if_new(runs, agent, agents_file(file))
         return await runs.start(agent, input, by=who, key=key, thread=thread, agent_version=agent_version)
 
     if drive:
         return run(_driven(begin, screen, store, file, tenant))
     return _decided(begin, screen, store, file, tenant, "Started {id} of {agent}.")
+
+
+async def _publish_if_new(runs: Runs, agent: str, found: Draft | None) -> None:
+    """An agent that no server has published yet is the one of the file; a newer version is the server's to publish."""
+    if found is None or agent not in found.file.agents:
+        return
+    try:
+        await published_version(runs.store, runs.tenant, agent)
+    except UnknownAgent:
+        named = {agent: found.proved().agents[agent]}
+        await publish(runs.store, runs.tenant, named, await runs.now_us())
 
 
 def cancel(
