@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tollhouse import Tollhouse
 from tollhouse.bench.commits import commits
-from tollhouse.bench.engines import Sqlite
+from tollhouse.bench.engines import Engine, Sqlite
 from tollhouse.bench.fill import fill_postgres, fill_sqlite
+from tollhouse.bench.http_load import http_contestants
 from tollhouse.bench.job import SETTINGS, TOOLS, effects
 from tollhouse.bench.measure import Series
 from tollhouse.bench.null_store import python_us_per_call
 from tollhouse.bench.plan import Plan
 from tollhouse.bench.recovery import recovery_s
 from tollhouse.bench.report import BARS, Bar, Report
+from tollhouse.bench.runs import commits_per_run
 from tollhouse.cli.app import app
 from tollhouse.ledger.record import State
 
@@ -66,6 +70,46 @@ async def test_commits_are_counted_without_those_of_opening(tmp_path: Path) -> N
     """However few calls are counted."""
     counted = await commits(Sqlite(tmp_path), 3)
     assert (counted.effect, counted.read, counted.server) == (2, 1, None)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_run_with_one_write_takes_eight_commits_at_most(engine: str, tmp_path: Path, postgres_url: str) -> None:
+    """Start, claim, two answers, one call and what it came to: as the store counts."""
+    chosen = Sqlite(tmp_path) if engine == "sqlite" else SimpleNamespace(name=engine, ledger=lambda: postgres_url)
+    assert await commits_per_run(cast(Engine, chosen), 3) <= 8
+
+
+async def test_calls_over_http_reach_the_gate(tmp_path: Path) -> None:
+    """The callers that are measured make real calls, each under a key of its own."""
+    engine = Sqlite(tmp_path)
+    async with AsyncExitStack() as stack:
+        (measured,) = (await http_contestants(engine, Plan(quick=True), stack)).values()
+        assert await measured() > 0
+    (ledger,) = tmp_path.glob("*.db")
+    async with Tollhouse.open(f"sqlite:///{ledger}", tools=TOOLS, **SETTINGS) as house:
+        assert (await house.count())[State.SUCCEEDED] > 32
+
+
+def test_time_of_a_run_is_set_against_that_of_its_commits() -> None:
+    """Each of them half of what the control with two takes."""
+    report = Report(Plan(runs=True))
+    report.series = {"postgres.run.p50": Series([14.0]), "postgres.raw.p50_c1": Series([2.0])}
+    report.commits_per_run = {"postgres": 7}
+    assert report.ratios["postgres.run_p50_over_commits"] == 2.0
+
+
+def test_every_figure_about_runs_has_a_bar() -> None:
+    """None is shown without a verdict."""
+    report = Report(Plan(runs=True), commits_per_run={"sqlite": 7}, kill_to_continued_s={"sqlite": 20}, serve_ready_s=1)
+    report.streams = {"lost": 0, "p99_lag_s": 0.1}
+    met = {bar.name: met for bar, met in report.verdicts() if bar.name in report.runs}
+    assert met == {
+        "sqlite.commits_per_run": True,
+        "sqlite.kill_to_continued_s": False,
+        "serve_ready_s": True,
+        "streams_lost": True,
+        "streams_p99_lag_s": True,
+    }
 
 
 def test_ratio_is_the_median_of_the_rounds() -> None:
