@@ -132,6 +132,22 @@ async def test_body_that_never_ends_is_408(serve: Serve, shop: Shop) -> None:
     writer.close()
 
 
+@pytest.mark.parametrize("path", [CALLS, "/v1/calls/k/deny"])
+async def test_client_that_goes_away_in_its_body_is_no_defect(
+    served: Served, shop: Shop, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    """Nothing of such a request is used; the log has a line for it and no error."""
+    caplog.set_level("INFO", "tollhouse.api")
+    _, writer = await connected(served)
+    writer.write(head(path, "Content-Type: application/json", "Idempotency-Key: k", "Content-Length: 100") + b"{")
+    await writer.drain()
+    writer.close()
+    while "'status': 499" not in caplog.text:  # noqa: ASYNC110 - the log is what tells
+        await asyncio.sleep(0.01)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert shop.effects == []
+
+
 async def test_client_that_asks_first_need_not_send_what_is_too_large(served: Served) -> None:
     """`Expect: 100-continue` is answered with 413 before a byte of the body."""
     reader, writer = await connected(served)

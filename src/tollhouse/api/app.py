@@ -9,13 +9,13 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tollhouse.api import calls, decisions, openapi, operations, overview
 from tollhouse.api.auth import Access, OpenAccess
-from tollhouse.api.guard import BODY_MOST, BODY_TIMEOUT_S, LOOPBACK, Guard
+from tollhouse.api.guard import BODY_MOST, BODY_TIMEOUT_S, CLIENT_GONE, LOOPBACK, Guard
 from tollhouse.api.problems import on_error, on_http, on_validation, problem, request_id_of, unexpected
 from tollhouse.api.route import Route, operation_of
 from tollhouse.errors import TollhouseError
@@ -111,6 +111,7 @@ def create_app(
     app.add_exception_handler(TollhouseError, on_error)
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(ClientDisconnect, _on_gone)
     app.add_exception_handler(Exception, _on_defect)
     return app
 
@@ -121,6 +122,11 @@ def _run_routers(runs: Any) -> tuple[APIRouter, ...]:
     from tollhouse.api.run_routers import ROUTERS as FOR_RUNS
 
     return FOR_RUNS
+
+
+async def _on_gone(_request: Request, _error: Exception) -> Response:
+    """Nobody hears it."""
+    return Response(status_code=CLIENT_GONE)
 
 
 async def _on_defect(request: Request, _error: Exception) -> Response:

@@ -17,6 +17,7 @@ from collections.abc import Collection
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tollhouse.api.problems import problem, unexpected
@@ -27,6 +28,9 @@ log = logging.getLogger("tollhouse.api")
 BODY_MOST = 1024 * 1024
 BODY_TIMEOUT_S = 30.0
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+CLIENT_GONE = 499
+"""For the log alone: the client went away before its request was whole, so nobody hears an answer."""
 
 _DRAIN_MOST, _DRAIN_S = 64 * 1024 * 1024, 5.0
 _PROCESS, _numbers = os.urandom(8).hex(), itertools.count(1)
@@ -89,6 +93,8 @@ class Guard:
             await self._app(scope, body.receive, exchange.send)
         except TollhouseError as error:
             await exchange.tell(error, receive)
+        except ClientDisconnect:
+            exchange.status = exchange.status or CLIENT_GONE
         except asyncio.CancelledError:  # the server stops; what the request began goes on in the house
             await exchange.tell(HouseClosed("The server is stopping.", remedy=_AFTERWARDS, sent="maybe"), receive)
         except Exception as error:
