@@ -6,4 +6,5 @@ pytest_plugins = [
     "tests.support.houses",
     "tests.support.aimock",
     "tests.support.runs",
+    "tests.support.temporal",
 ]

@@ -55,6 +55,11 @@ class TemporalStage(Stage):
         self.workers.append(driver)
         return driver
 
+    async def close_workers(self) -> None:
+        """Have nobody drive any more."""
+        await asyncio.gather(*(driver.stop(0.1) for driver in self.workers))
+        self.workers.clear()
+
 
 @pytest.fixture
 def way() -> str:
@@ -82,6 +87,8 @@ async def open_stage(
         known = {each.name: each for each in agents}
         stage = TemporalStage([], [], model, clock, "temporal")
         stage.workers, stage.client = [], await connected(server.address, None)
+        for earlier in opened:  # its workers do not have what this stage's agents need
+            await earlier.close_workers()
         opened.append(stage)
         for number in range(houses):
             given = (*tools, *agent_tools(known.values(), partial(stage.all_runs.__getitem__, number)))
@@ -95,8 +102,7 @@ async def open_stage(
 
     yield open_one
     for stage in reversed(opened):
-        for driver in stage.workers:
-            await driver.stop(0.1)
+        await stage.close_workers()
         for house in reversed(stage.houses):
             clock._houses.remove(house)
             await house.close()
