@@ -157,6 +157,8 @@ class Projection:
         """The events that one line comes to. ``asked``: what is known of the questions in it."""
         event, facts = line.event, line.facts
         self._last_seq = event.seq
+        if not facts:  # erased
+            return []
         before = self._ours["state"], self._ours["waiting"]
         self._ours["state"] = facts.get("state")
         self._ours["waiting"] = [_waiting(each) for each in facts.get("waiting", ())]

@@ -94,14 +94,13 @@ _MOVES = (UnknownRun, RunNotAllowed, PreconditionFailed, NotEntitled)
 @operation(Scope.RUNS_WRITE, *_STARTS)
 async def start_run(request: Request, by: By, body: run_models.NewRun) -> Response:
     """Start a run of an agent. It goes on without its caller: follow it at `/v1/runs/{id}/events`."""
-    runs = runs_of(request)
-    view = await runs.start(
+    view = await runs_of(request).start(
         body.agent,
         body.input,
         by=by.principal,
         key=_start_key(request),
         thread=body.thread,
-        driver=body.driver or runs.driver,
+        driver=body.driver,
         agent_version=body.agent_version,
         limits=None if body.limits is None else _wished(body.limits),
     )

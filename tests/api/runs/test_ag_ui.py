@@ -148,8 +148,8 @@ async def test_answer_that_breaks_off_is_withdrawn(serve_runs: ServeRuns, monkey
     named = [event["name"] for event in only(live, "CUSTOM")]
     assert {"tollhouse.text_withdrawn", "tollhouse.model_failed"} <= set(named)
     texts: dict[str, str] = {}
-    for event in only(live, "TEXT_MESSAGE_CONTENT"):
-        texts[event["messageId"]] = texts.get(event["messageId"], "") + event["delta"]
+    for piece in only(live, "TEXT_MESSAGE_CONTENT"):
+        texts[piece["messageId"]] = texts.get(piece["messageId"], "") + piece["delta"]
     assert list(texts.values()) == ["Half", "Half whole."]
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
-from ag_ui_validate.pytest_plugin import assert_valid_agui
+from ag_ui_validate.pytest_plugin import assert_valid_agui, validate_agui_endpoint
 
 from tests.api.conftest import problem
 from tests.api.runs.conftest import ServeRuns, on_both_stores
-from tests.api.runs.scenes import RunServed, Says, events_of
+from tests.api.runs.scenes import RunServed, Says, events_of, following
 from tests.api.shop import Shop
 from tests.support.aimock import NODE
 from tollhouse.models.port import UserMessage
@@ -141,6 +141,16 @@ async def test_real_client_answers_a_question(serve_runs: ServeRuns) -> None:
     answers = {key: {"status": "resolved", "payload": {"answer": "The blue one."}}}
     seen = await play(served, "t", {"say": "Choose.", "runId": "r1"}, {"answers": answers, "runId": "r2"})
     assert seen["turns"][1]["events"][-1]["result"] == "The blue one."
+
+
+async def test_validator_finds_nothing_at_the_endpoint(serve_runs: ServeRuns, shop: Shop) -> None:
+    """Nor in how the stream is framed and sent: it asks over HTTP itself."""
+    served = await serve_runs(Says([("balance", {"account_id": "a1"})], "It is zero."), *shop.tools, keys=True)
+    _, token = await served.keys.create("app", ("runs:write", "runs:read"))
+    headers = {"Authorization": f"Bearer {token}"}
+    report = await validate_agui_endpoint(f"{served.url}/v1/ag-ui", headers=headers, timeout_ms=20_000)
+    assert (report.summary.errors, report.summary.warnings) == (0, 0), report.diagnostics
+    assert report.event_count > 10
 
 
 # case C16
@@ -286,6 +296,44 @@ async def test_dismissed_questions_are_a_no(serve_runs: ServeRuns, shop: Shop) -
     events = await posted(ada, resumed("t", **{each["id"]: {"status": "cancelled"} for each in asked.values()}))
     assert events[-1]["outcome"] == {"type": "success"}
     assert shop.effects == []
+
+
+# case C01
+# case C07
+async def test_sibling_of_a_question_runs_once_whoever_stops_listening(serve_runs: ServeRuns, shop: Shop) -> None:
+    """A client that goes away while a sibling runs, and others who answer later, have it run neither again nor not."""
+    asks = [("slow", {"item": "x"}), ("ask_person", {"question": "Which?"})]
+    served = await serve_runs(Says(asks, "Done."), *shop.tools)
+    client = await served.client()
+    request = body("t", "r1", "Go.")
+    async with client.stream("POST", "/v1/ag-ui", json=request) as response:
+        async for event in events_of(response):
+            if event.data["type"] == "TOOL_CALL_END":
+                break
+    await shop.began.wait()
+    shop.go_on.set()
+    (asked,) = interrupts(await posted(client, request)).values()
+    answer = {"status": "resolved", "payload": "The blue one."}
+    events = await posted(client, resumed("t", **{asked["id"]: answer}))
+    assert [event["content"] for event in events if event["type"] == "TOOL_CALL_RESULT"] == ["The blue one."]
+    assert events[-1]["result"] == "Done."
+    assert len(shop.effects) == 1
+
+
+# case C05
+async def test_answer_from_the_place_the_run_stands_at_repeats_nothing(serve_runs: ServeRuns, shop: Shop) -> None:
+    """Following from the current end is no travel in time: what was done stays done, and the run goes on from there."""
+    model = Says([("credit", {"account_id": "a1", "amount_cents": 5})], [("delete", {"path": "/a"})], "Done.")
+    served = await serve_runs(model, *shop.tools)
+    client = await served.client()
+    run_id = await served.started(client)
+    await served.asks(run_id, f"{run_id}:2.1")
+    head = (await served.runs.get(run_id)).record.head_seq
+    async with following(client, run_id, after=head) as events, asyncio.timeout(20):
+        await served.house.approve(f"{run_id}:2.1", by="ada")
+        kinds = [event["event"] async for event in events if event["id"] is not None]
+    assert kinds == ["run_claimed", "calls_settled", "model_answered", "run_succeeded"]
+    assert shop.effects == [{"account_id": "a1", "amount_cents": 5}, {"deleted": "/a"}]
 
 
 async def test_limit_is_raised_by_an_answer(serve_runs: ServeRuns, shop: Shop) -> None:

@@ -131,7 +131,10 @@ async def test_thread_takes_one_run_at_a_time_and_remembers(serve_runs: ServeRun
 
 async def test_run_shows_where_it_stands(serve_runs: ServeRuns, shop: Shop) -> None:
     """State, what it spent, its calls by state, and its version as the ETag."""
-    asks = [("credit", {"account_id": "a1", "amount_cents": 5}), ("delete", {"path": "/a"})]
+    asks: list[tuple[str, dict[str, Any]]] = [
+        ("credit", {"account_id": "a1", "amount_cents": 5}),
+        ("delete", {"path": "/a"}),
+    ]
     served = await serve_runs(Says(asks, "Done."), *shop.tools)
     client = await served.client()
     run_id = await served.started(client)
@@ -161,7 +164,7 @@ async def test_runs_are_listed_page_by_page_and_by_what_they_are(serve_runs: Ser
         await served.until(run_id, RunState.SUCCEEDED)
     found, cursor, pages = [], None, 0
     while True:
-        params = {"agent": "helper", "limit": 2, **({} if cursor is None else {"cursor": cursor})}
+        params: dict[str, Any] = {"agent": "helper", "limit": 2, **({} if cursor is None else {"cursor": cursor})}
         page = (await client.get("/v1/runs", params=params)).json()
         found += [run["id"] for run in page["runs"]]
         pages += 1
