@@ -90,10 +90,16 @@ def keyed(url: str, reach: Reach = nowhere, *, hours: float = 1.0, margin_s: flo
     return [keyed_credit]
 
 
-def guarded(url: str, reach: Reach = nowhere, *, expires_s: float = 3600.0) -> list[Tool[Any]]:
+def guarded(url: str, reach: Reach = nowhere, *, expires_s: float = 3600.0, hooks: bool = False) -> list[Tool[Any]]:
     """``delete_account``: people must agree first, within ``expires_s``."""
 
-    @tool(destructive(departs="at_confirm", absent_after_s=SILENCE_S, approval=approval(expires_s=expires_s)))
+    async def find(record: RecordedCall) -> Answer:
+        return await found(url, "deletions", record.idempotency_key)
+
+    @tool(
+        destructive(departs="at_confirm", absent_after_s=SILENCE_S, approval=approval(expires_s=expires_s)),
+        reconcile=find if hooks else None,
+    )
     async def delete_account(account: str, ctx: CallContext) -> str:
         """Delete an account for ever."""
         reach("inside_before_send")

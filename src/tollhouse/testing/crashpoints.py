@@ -24,7 +24,7 @@ from tollhouse.house.house import Tollhouse
 from tollhouse.house.opening import open_house_over
 from tollhouse.ledger.events import Event
 from tollhouse.ledger.run_record import RunWrite, RunWritten
-from tollhouse.ledger.store import Store, Write, Written
+from tollhouse.ledger.store import LeaseConnection, Owner, Renewal, Store, Write, Written
 from tollhouse.models.port import Model, ModelFailed, ModelReply, ModelRequest, OnText
 from tollhouse.settings import settings_of
 from tollhouse.stores import open_store
@@ -160,6 +160,9 @@ class Crashes:
         self._crashes, self._announce = list(crashes), announce
         self._lock = threading.Lock()
         self.reached: list[str] = []
+        self.renewing = threading.Lock()
+        """Held while the lease is renewed: a process stopped in the middle of that would hold SQLite's write lock, and
+        what others come to meanwhile would be about that lock and not about the point."""
 
     def lay_out(self, crash: Crash) -> None:
         """One more, from now on."""
@@ -173,14 +176,16 @@ class Crashes:
             due = [crash for crash in self._crashes if crash.due(point, key)]
         for crash in due:
             self._announce(point)
-            _happen(crash, point)
+            self._happen(crash, point)
 
-
-def _happen(crash: Crash, point: str) -> None:
-    if crash.action is Action.RAISE:
-        raise crash.error(f"The crash point {point} was reached.")
-    # Sent to this very thread, which runs not one more instruction; it is the whole process that ends or stops.
-    signal.pthread_kill(threading.get_ident(), signal.SIGKILL if crash.action is Action.KILL else signal.SIGSTOP)
+    def _happen(self, crash: Crash, point: str) -> None:
+        if crash.action is Action.RAISE:
+            raise crash.error(f"The crash point {point} was reached.")
+        # Sent to this very thread, which runs not one more instruction; it is the whole process that ends or stops.
+        if crash.action is Action.KILL:
+            signal.pthread_kill(threading.get_ident(), signal.SIGKILL)
+        with self.renewing:
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 class CrashingStore:
@@ -211,6 +216,10 @@ class CrashingStore:
             self._pass("after", passed)
         return written
 
+    def lease_connection(self) -> LeaseConnection:
+        """See :meth:`Store.lease_connection`."""
+        return _Renewing(self._store.lease_connection(), self._crashes)
+
     async def forget_wakes(self, tenant: str, run_id: str) -> None:
         """See :meth:`RunStore.forget_wakes`."""
         self._crashes.reach("before_forget", run_id)
@@ -221,6 +230,27 @@ class CrashingStore:
     def _pass(self, moment: str, passed: list[tuple[str, str]]) -> None:
         for name, key in passed:
             self._crashes.reach(f"{moment}_{name}", key)
+
+
+class _Renewing:
+    """A lease connection that no stop comes in the middle of; see :attr:`Crashes.renewing`."""
+
+    def __init__(self, lease: LeaseConnection, crashes: Crashes) -> None:
+        self._lease, self._crashes = lease, crashes
+
+    def register(self, owner: Owner, lease_s: float) -> Renewal:
+        with self._crashes.renewing:
+            return self._lease.register(owner, lease_s)
+
+    def renew(self, tenant: str, owner_id: str, lease_s: float) -> Renewal:
+        with self._crashes.renewing:
+            return self._lease.renew(tenant, owner_id, lease_s)
+
+    def end(self, tenant: str, owner_id: str) -> None:
+        self._lease.end(tenant, owner_id)
+
+    def close(self) -> None:
+        self._lease.close()
 
 
 def _commits_of(events: Iterable[Event], commits: dict[str, Commit]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ async def drive() -> AsyncIterator[Drive]:
     """Starts processes that drive runs (see :meth:`Driver.drive`); all are ended after the test."""
     started: list[Driver] = []
 
-    async def start(*args: object, **kwargs: object) -> Driver:
-        driver = await Driver.drive(*args, **kwargs)  # type: ignore[arg-type]
+    async def start(*args: Any, **kwargs: Any) -> Driver:
+        driver = await Driver.drive(*args, **kwargs)
         started.append(driver)
         return driver
 
@@ -31,9 +32,11 @@ async def drive() -> AsyncIterator[Drive]:
 
 @pytest.fixture
 def make_office(shared_store_url: str, receiver: Receiver, house_tenant: str) -> MakeOffice:
-    """Describes an office over the test's store and receiver; see :func:`office`."""
+    """Describes an office over the test's store and receiver; see :func:`office`. ``name``: one that shares nothing."""
 
-    def make(*args: object, **kwargs: object) -> Office:
-        return office(shared_store_url, receiver, house_tenant, *args, **kwargs)  # type: ignore[arg-type]
+    def make(*args: Any, name: str = "", **kwargs: Any) -> Office:
+        sqlite = shared_store_url.startswith("sqlite:")
+        url = shared_store_url + (f".{name}" if sqlite and name else "")
+        return office(url, receiver, house_tenant + (f"-{name}" if name else ""), *args, **kwargs)
 
     return make

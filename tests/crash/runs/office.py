@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import httpx2
 
-from tests.crash.process import LEASE_S
 from tests.crash.worker import load
 from tollhouse import Tollhouse
 from tollhouse.house.running import open_runs
@@ -25,7 +24,7 @@ from tollhouse.runs.agents import Agent, agent_of
 from tollhouse.runs.drivers.local import LocalDriver
 from tollhouse.runs.service import Runs
 from tollhouse.runs.subagents import agent_tools
-from tollhouse.testing.crashpoints import CrashingModel, Crashes, crashing_house
+from tollhouse.testing.crashpoints import Crash, Crashes, CrashingModel, crashing_house
 from tollhouse.testing.receiver import Receiver
 
 Asked = tuple[str, Mapping[str, Any]]
@@ -36,6 +35,8 @@ CREDIT: Asked = ("credit", {"account": "a1", "cents": 2500})
 TOOLS = {"tests.crash.tools:credits": {"hooks": True}}
 """The factories of an office's tools, with their options; a receiver's URL comes by itself."""
 ANSWERED_S = 30.0
+LEASE_S = 5.0
+"""Long, since a killed process is known to be gone without it; tests that stop one have it shorter."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Office:
 
     def as_json(self) -> dict[str, Any]:
         """For another process."""
-        return {**asdict(self), "agents": {name: (agent.text, plan) for name, (agent, plan) in self.agents.items()}}
+        agents = {name: (agent.text, plan) for name, (agent, plan) in self.agents.items()}
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "agents": agents}
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Office:
@@ -67,6 +69,11 @@ class Opened:
     house: Tollhouse
     runs: Runs
     driver: LocalDriver
+    crashes: Crashes
+
+    async def lay_out(self, **crash: Any) -> None:
+        """Have a misfortune from now on; see :class:`Crash`."""
+        self.crashes.lay_out(Crash(**crash))
 
 
 @asynccontextmanager
@@ -97,7 +104,7 @@ async def opened(
         if drives:
             driver.start()
         try:
-            yield Opened(house, holder[0], driver)
+            yield Opened(house, holder[0], driver, crashes)
         finally:
             await driver.stop(grace_s)
 
@@ -137,9 +144,19 @@ def office(store: str, receiver: Receiver, tenant: str, plan: Plan = ((CREDIT,),
     return Office(store, receiver.url, tenant, {"clerk": (clerk, plan)}, **own)
 
 
+def credit_of(account: str) -> Plan:
+    """A plan of one credit to that account."""
+    return ((("credit", {"account": account, "cents": 2500}),),)
+
+
+def effects_of(receiver: Receiver, account: str) -> tuple[int, int]:
+    """How many credits that account had, and how many requests for one came."""
+    effects = [each for each in receiver.effects("credits") if each.body["account"] == account]
+    requests = [each for each in receiver.requests("credits", method="POST") if each.body["account"] == account]
+    return len(effects), len(requests)
+
+
 def questions(receiver: Receiver, run_id: str) -> Counter[int]:
     """How often the model was asked for each turn of the run."""
     asked = [str(each.body["reference"]) for each in receiver.requests("questions")]
     return Counter(int(key.rpartition(":")[2]) for key in asked if key.startswith(f"{run_id}:"))
-
-

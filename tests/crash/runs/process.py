@@ -25,7 +25,7 @@ class Driver(Worker):
         return await cls.launch(spec)
 
     def begin(self, key: str = "order-7", agent: str = "clerk", input: str = "credit a1") -> asyncio.Future[Any]:
-        """Have it start a run under a key; the run."""
+        """Have it start a run under a key; the run, for those who care for the answer."""
         return self.ask("runs.start", agent, input, by="ada", key=key)
 
     async def terminate(self) -> None:

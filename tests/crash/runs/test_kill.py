@@ -8,8 +8,8 @@ import pytest
 
 from tests.crash.process import Gone
 from tests.crash.runs.conftest import Drive, MakeOffice
-from tests.crash.runs.office import opened, questions
-from tests.crash.runs.watching import begun, finished, sound
+from tests.crash.runs.office import credit_of, effects_of, opened, questions
+from tests.crash.runs.watching import begun, bundles, finished, side_by_side, sound
 from tollhouse.testing.receiver import Receiver
 
 pytestmark = pytest.mark.crash
@@ -54,27 +54,31 @@ AT: dict[str, Left] = {
 """The effect is one everywhere: what did not happen is asked for again, what did is never."""
 
 
-@pytest.mark.parametrize("at", AT)
+@pytest.mark.parametrize("points", bundles(AT))
 async def test_killed_run_goes_on_and_finishes_with_one_effect(
-    drive: Drive, make_office: MakeOffice, receiver: Receiver, at: str
+    drive: Drive, make_office: MakeOffice, receiver: Receiver, points: list[str]
 ) -> None:
     """Whatever was under way, the next process begins where the last commit ended, and doubts end by evidence."""
-    point, left, office = at.partition(" ")[0], AT[at], make_office()
-    driver = await drive(office, {"point": point, "nth": left.nth})
-    driver.begin()
-    await driver.until_dead()
-    assert driver.reached == [point]
-    async with opened(office) as mine:
-        run = await begun(mine)
-        assert run.started_before is left.started
-        await finished(mine.runs, run.id)
-        results = await sound(mine.runs, run.id)
-        call = await mine.house.get(f"{run.id}:1.1")
-        assert [each["call_state"] for each in results] == ["failed", "succeeded"][left.doubt != "failed" :]
-        assert (call.state, bool(call.settlements)) == (left.doubt or "succeeded", left.doubt is not None)
-        assert tuple(questions(receiver, run.id).values()) == left.asked
-    assert len(receiver.effects("credits")) == 1
-    assert len(receiver.requests("credits", method="POST")) == 1
+
+    async def killed(at: str) -> None:
+        point, left = at.partition(" ")[0], AT[at]
+        office = make_office(credit_of(at), name=at.replace(" ", "-"))
+        driver = await drive(office, {"point": point, "nth": left.nth})
+        _ = driver.begin()
+        await driver.until_dead()
+        assert driver.reached == [point]
+        async with opened(office) as mine:
+            run = await begun(mine)
+            assert run.started_before is left.started
+            await finished(mine.runs, run.id)
+            results = await sound(mine.runs, run.id)
+            call = await mine.house.get(f"{run.id}:1.1")
+            assert [each["call_state"] for each in results] == ["failed", "succeeded"][left.doubt != "failed" :]
+            assert (call.state, bool(call.settlements)) == (left.doubt or "succeeded", left.doubt is not None)
+            assert tuple(questions(receiver, run.id).values()) == left.asked
+        assert effects_of(receiver, at) == (1, 1)
+
+    await side_by_side(points, killed)
 
 
 async def test_run_that_was_never_started_is_reported_gone(drive: Drive, make_office: MakeOffice) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import pytest
 
 from tests.crash.runs.conftest import Drive, MakeOffice
-from tests.crash.runs.office import CREDIT, opened, questions
-from tests.crash.runs.watching import begun, finished, kinds, sound, stands
+from tests.crash.runs.office import credit_of, effects_of, opened, questions
+from tests.crash.runs.watching import begun, bundles, finished, kinds, side_by_side, sound, stands, steps
 from tollhouse.testing.receiver import Receiver
 
 pytestmark = pytest.mark.crash
 
+SHORT = {"lease_s": 1.0}
+
 AT: dict[str, tuple[int, ...]] = {
     "before_run_claim": (1, 1),
-    "after_run_claim": (2, 1),
+    "after_run_claim": (1, 1),
     "before_model": (2, 1),
     "after_model": (2, 1),
     "before_model_answer": (2, 1),
@@ -34,46 +36,55 @@ AT: dict[str, tuple[int, ...]] = {
 """How often the model is asked for each turn, by both processes: a woken one may still ask what it was about to ask."""
 
 
-@pytest.mark.parametrize("point", AT)
+@pytest.mark.parametrize("points", bundles(AT, 7))
 async def test_woken_driver_does_nothing_more(
-    drive: Drive, make_office: MakeOffice, receiver: Receiver, point: str
+    drive: Drive, make_office: MakeOffice, receiver: Receiver, points: list[str]
 ) -> None:
     """The run was finished by another process; not one event comes after that, and there is one effect."""
-    office = make_office()
-    frozen = await drive(office, {"point": point, "action": "stop"})
-    frozen.begin()
-    await frozen.until_stopped()
-    async with opened(office) as mine:
-        run = await begun(mine)
-        run = await finished(mine.runs, run.id)
-        calls = {call.key: call.state for call in await mine.house.list(scope=run.id)}
-        frozen.go_on()
-        await frozen.close()
-        assert (await mine.runs.get(run.id)).version == run.version
-        results = await sound(mine.runs, run.id)
-        assert [each["call_state"] for each in results][-1] == "succeeded"
-        assert {call.key: call.state for call in await mine.house.list(scope=run.id)} == calls
-        asked = questions(receiver, run.id)
-        assert [asked[turn] for turn in sorted(asked)] == list(AT[point])
-    assert len(receiver.effects("credits")) == 1
-    assert len(receiver.requests("credits", method="POST")) == 1
+
+    async def woken(point: str) -> None:
+        office = make_office(credit_of(point), name=point, settings=SHORT)
+        frozen = await drive(office, {"point": point, "action": "stop"})
+        _ = frozen.begin()
+        await frozen.until_stopped()
+        async with opened(office) as mine:
+            run = await begun(mine)
+            run = await finished(mine.runs, run.id)
+            calls = {call.key: call.state for call in await mine.house.list(scope=run.id)}
+            frozen.go_on()
+            await frozen.close()
+            assert (await mine.runs.get(run.id)).version == run.version
+            results = await sound(mine.runs, run.id)
+            assert [each["call_state"] for each in results][-1] == "succeeded"
+            assert {call.key: call.state for call in await mine.house.list(scope=run.id)} == calls
+            asked = questions(receiver, run.id)
+            assert [asked[turn] for turn in sorted(asked)] == list(AT[point])
+        assert effects_of(receiver, point) == (1, 1)
+
+    await side_by_side(points, woken)
 
 
-@pytest.mark.parametrize("point", ["before_model", "before_model_answer", "inside_after_send", "before_calls_settled"])
 async def test_woken_driver_leaves_a_run_alone_that_waits(
-    drive: Drive, make_office: MakeOffice, receiver: Receiver, point: str
+    drive: Drive, make_office: MakeOffice, receiver: Receiver
 ) -> None:
     """The other process went on and waits for a person: the woken one neither goes on nor asks again."""
-    office = make_office(((CREDIT,), (("ask_person", {"question": "How was it?"}),)))
-    frozen = await drive(office, {"point": point, "action": "stop"})
-    frozen.begin()
-    await frozen.until_stopped()
-    async with opened(office) as mine:
-        run = await stands(mine.runs, (await begun(mine)).id, "awaiting_answer")
-        frozen.go_on()
-        await frozen.close()
-        assert (await mine.runs.get(run.id)).version == run.version
-        await mine.runs.answer(run.id, run.waiting[0].id, "good", by="bob")
-        await finished(mine.runs, run.id)
-        assert (await kinds(mine.runs, run.id)).count("question_answered") == 1
-    assert len(receiver.effects("credits")) == 1
+
+    async def woken(point: str) -> None:
+        plan = (*credit_of(point), (("ask_person", {"question": "How was it?"}),))
+        office = make_office(plan, name=point, settings=SHORT)
+        frozen = await drive(office, {"point": point, "action": "stop"})
+        _ = frozen.begin()
+        await frozen.until_stopped()
+        async with opened(office) as mine:
+            run = await stands(mine.runs, (await begun(mine)).id, "awaiting_answer")
+            before = await steps(mine.runs, run.id)
+            frozen.go_on()
+            await frozen.close()
+            assert (await steps(mine.runs, run.id), (await mine.runs.get(run.id)).state) == (before, run.state)
+            await mine.runs.answer(run.id, run.waiting[0].id, "good", by="bob")
+            await finished(mine.runs, run.id)
+            assert (await kinds(mine.runs, run.id)).count("question_answered") == 1
+        assert effects_of(receiver, point) == (1, 1)
+
+    points = ("before_model", "before_model_answer", "inside_after_send", "before_calls_settled")
+    await side_by_side(points, woken)

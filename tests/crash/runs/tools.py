@@ -14,7 +14,7 @@ from tollhouse.gate.view import RecordedCall
 
 
 def shop(url: str, reach: Reach = nowhere, *, patience_s: float = 20.0) -> list[Tool[Any]]:
-    """``refund`` and ``mark``, which can be looked up; ``notify``, which cannot; ``late``, which asks for a token first.
+    """``refund`` and ``mark``, which can be looked up; ``notify``, which cannot; ``late``, which gets a token first.
 
     ``patience_s``: how long ``notify`` waits for an answer.
     """

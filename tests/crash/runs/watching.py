@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
+
+import pytest
 
 from tests.crash.runs.office import Opened
 from tests.support.runs import assert_valid
@@ -69,6 +71,33 @@ async def kinds(runs: Runs, run_id: str) -> list[str]:
     """What happened to the run, in order, without who drove it."""
     passed_over = ("run_claimed", "run_released")
     return [event.kind for event in await runs.events(run_id) if event.kind not in passed_over]
+
+
+async def steps(runs: Runs, run_id: str) -> list[str]:
+    """What happened to the run, without those who looked at it and found that it still waits."""
+    return [kind for kind in await kinds(runs, run_id) if kind != "run_waiting"]
+
+
+def bundles(names: Iterable[str], size: int = 6) -> list[Any]:
+    """Parameters of so many names each: their scenarios share a test, since most of a scenario's time it waits."""
+    left = list(names)
+    parts = [left[at : at + size] for at in range(0, len(left), size)]
+    return [pytest.param(part, id=f"{part[0]}..{part[-1]}") for part in parts]
+
+
+async def side_by_side(names: Iterable[str], scenario: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+    """Play the scenario of each name; what is raised says at which."""
+
+    async def one(name: str) -> None:
+        try:
+            await scenario(name)
+        except BaseException as error:
+            error.add_note(f"at {name}")
+            raise
+
+    async with asyncio.TaskGroup() as group:
+        for name in names:
+            group.create_task(one(name))
 
 
 async def begun(opened: Opened, key: str = "order-7") -> RunView:
