@@ -14,6 +14,7 @@ from tollhouse.errors import RunNotAllowed, StoreUnavailable
 from tollhouse.ledger.record import replace
 from tollhouse.ledger.run_record import RunWrite
 from tollhouse.models.port import ModelRequest
+from tollhouse.operations.purge import purge
 from tollhouse.runs import advance as advance_module
 from tollhouse.runs import journal
 from tollhouse.runs.advance import Lost
@@ -118,6 +119,26 @@ async def test_result_that_nobody_took_is_not_made_again(open_stage: OpenStage, 
     assert (await stage.runs.get(run.id)).state == "succeeded"
     assert (len(bank.credits), bank.letters) == (1, 1)
     assert (await stage.results(run.id))[0]["replayed"]
+
+
+@driven_only
+async def test_purge_spares_a_run_that_goes_on_and_a_rerun_hears_of_it(
+    open_stage: OpenStage, bank: Bank, shared_store_url: str
+) -> None:
+    """Calls of an unfinished run keep their results; after its end, a rerun hears that there is none to reuse."""
+    agents = [agent(tools=TOOLS, approvals={"letter": AgentApproval()})]
+    stage = await open_stage(*bank.tools, agents=agents, clerk=[calls(CREDIT, LETTER), "ok"])
+    run = await stage.run()
+    assert (await purge(shared_store_url, stage.runs.tenant, older_than_s=-60)).calls == {}
+    await stage.house.approve(f"{run.id}:1.2", by="bob")
+    assert (await stage.settled(run.id)).state == "succeeded"
+    assert (await purge(shared_store_url, stage.runs.tenant, older_than_s=-60)).calls == {"succeeded": 2}
+    again = await stage.settled((await stage.runs.rerun(run.id, by="ada", effects="reuse")).id)
+    assert (again.state, len(bank.credits), bank.letters) == ("succeeded", 1, 1)
+    results = await stage.results(again.id)
+    assert [(each["call_state"], each["code"]) for each in results] == [("succeeded", "result_purged")] * 2
+    assert all("purged" in each["text"] for each in results)
+    await stage.conversation(run.id)
 
 
 # case C17

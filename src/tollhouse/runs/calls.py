@@ -37,7 +37,7 @@ from tollhouse.gate.results import Unavailable, rebuild
 from tollhouse.ledger.codec import from_tree, to_tree
 from tollhouse.ledger.digest import encode_arguments
 from tollhouse.ledger.plain import plain_json
-from tollhouse.ledger.record import CallRecord, State
+from tollhouse.ledger.record import CallRecord, State, replace
 from tollhouse.ledger.run_record import RunRecord
 from tollhouse.models.port import Ask
 from tollhouse.runs.agents import Agent
@@ -103,8 +103,11 @@ class Calls:
         return next((twin for twin in found if twin.state is State.SUCCEEDED), None)
 
     async def _reused(self, ask: Ask, twin: CallRecord) -> Result:
-        value = await rebuild(twin, self._core.store, None)
-        text = _text_of(value, None)
+        try:
+            text = _text_of(await rebuild(twin, self._core.store, None), None)
+        except ResultPurged as purged:
+            told = _told(ask, purged.for_model, purged.code, twin.state.value)
+            return replace(told, replayed=True, reused=twin.key)
         return Result(ask.key, ask.tool, text, twin.state.value, replayed=True, reused=twin.key)
 
     # -- after the gate ------------------------------------------------------------------------------------
