@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.runs import Bank, OpenStage, Stage, agent, assert_valid, calls, driven_only
+from tests.support.runs import Bank, OpenStage, Stage, agent, assert_valid, calls, driven_only, on_sqlite
 from tollhouse import did_not_happen, happened
 from tollhouse.errors import (
     InvalidKey,
@@ -19,7 +19,7 @@ from tollhouse.errors import (
     UnknownAgent,
     UnknownRun,
 )
-from tollhouse.models.port import AssistantMessage, ModelFailed, ModelRequest, UserMessage
+from tollhouse.models.port import Ask, AssistantMessage, Message, ModelFailed, ModelRequest, ToolMessage, UserMessage
 from tollhouse.runs.agents import AgentApproval, Limits
 from tollhouse.runs.view import RunView
 
@@ -168,6 +168,32 @@ async def test_messages_before_the_input_are_heard(open_stage: OpenStage) -> Non
     earlier = (UserMessage("hello"), AssistantMessage("hi"))
     await stage.run("and now?", messages=earlier)
     assert [m.text for m in stage.model.requests[-1].messages] == ["hello", "hi", "and now?"]
+
+
+ASKED = AssistantMessage("", (Ask("k1", "credit", {}), Ask("k2", "credit", {})))
+
+
+@driven_only
+@on_sqlite
+@pytest.mark.parametrize(
+    "history",
+    [
+        (ASKED,),
+        (ASKED, ToolMessage("k1", "credit", "ok")),
+        (ToolMessage("k1", "credit", "ok"),),
+        (ASKED, ToolMessage("k1", "credit", "ok"), ToolMessage("k1", "credit", "ok")),
+        (AssistantMessage("", (Ask("k", "credit", {}), Ask("k", "credit", {}))),),
+        (AssistantMessage("", (Ask("", "credit", {}),)), ToolMessage("", "credit", "ok")),
+    ],
+)
+async def test_history_that_no_provider_accepts_is_refused(open_stage: OpenStage, history: tuple[Message, ...]) -> None:
+    """A caller's messages whose calls and answers do not pair are refused before anything is stored."""
+    stage = await open_stage(agents=[agent()], clerk=["ok"])
+    with pytest.raises(InvalidSetting):
+        await stage.run(messages=history)
+    assert await stage.runs.list() == []
+    paired = (ASKED, ToolMessage("k2", "credit", "ok"), ToolMessage("k1", "credit", "ok"))
+    assert (await stage.run(messages=paired)).state == "succeeded"
 
 
 # -- reruns -------------------------------------------------------------------------------------------------------

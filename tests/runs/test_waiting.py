@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.runs import Bank, OpenStage, agent, calls, driven_only, on_sqlite
-from tollhouse import destructive, tool, write
+from tollhouse import Accepted, Answer, CallContext, destructive, did_not_happen, external, happened, tool, write
 from tollhouse.errors import CallConflict, NotAllowed, NotEntitled, RunNotAllowed, UnknownQuestion
 from tollhouse.models.port import ModelRequest
 from tollhouse.runs.agents import AgentApproval
@@ -308,3 +308,25 @@ async def test_approval_by_a_process_that_drives_nothing_wakes_the_run(open_stag
     assert [record.id for record in taken] == [run.id]
     assert (await stage.settled(run.id)).state == "succeeded"
     assert bank.credits == [("a1", 5)]
+
+
+@pytest.mark.parametrize("answer", [happened({"id": "j1"}), did_not_happen("failed", job_status="failed")])
+async def test_long_work_wakes_the_run_that_waits_for_it(open_stage: OpenStage, bank: Bank, answer: Answer) -> None:
+    """Work that a receiver took on keeps the run waiting, in no process, until its end is reported."""
+
+    @tool(external(accepts=True, job_deadline_s=3600))
+    async def render(ctx: CallContext) -> object:
+        """Take long, elsewhere."""
+        job = (await ctx.http.post(f"{bank.receiver.url}/v1/jobs", json={})).json()
+        raise Accepted(job["id"])
+
+    agents = [agent(tools=(*TOOLS, "render"))]
+    stage = await open_stage(render, *bank.tools, agents=agents, clerk=[calls(("render", {}), CREDIT), "ok"])
+    run = await stage.run()
+    assert (run.state, run.record.owner, len(bank.credits)) == ("awaiting_work", None, 1)
+    (job,) = bank.receiver.effects("jobs")
+    await stage.house.report(f"{run.id}:1.1", answer, reference=job.id)
+    run = await stage.settled(run.id)
+    assert (run.state, len(bank.receiver.effects("jobs"))) == ("succeeded", 1)
+    expected = "succeeded" if answer.finding == "happened" else "failed"
+    assert (await stage.results(run.id))[0]["call_state"] == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from decimal import Decimal, InvalidOperation
 from hashlib import sha256
@@ -12,7 +12,7 @@ from typing import Any
 
 from tollhouse.errors import InvalidSetting, NotEntitled
 from tollhouse.ledger.keys import check_key
-from tollhouse.models.port import Message, message_as_json
+from tollhouse.models.port import AssistantMessage, Message, ToolMessage, message_as_json
 from tollhouse.runs.agents import Agent, Limits
 from tollhouse.runs.body import Effects
 
@@ -79,6 +79,23 @@ def check_start(start: Start) -> None:
         raise InvalidSetting("The messages of a run must be text without NUL or lone surrogates.")
     if size > INPUT_CHARACTERS_MOST:
         raise InvalidSetting(f"The messages have {size:,} characters, {INPUT_CHARACTERS_MOST:,} at most.")
+    _check_history(start.messages)
+
+
+def _check_history(messages: Iterable[Message]) -> None:
+    """A history that no provider accepts is refused now, not by the provider later."""
+    unanswered: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if message.key not in unanswered:
+                raise InvalidSetting(f"The messages answer a call {message.key[:100]!r} that is not open there.")
+            unanswered.remove(message.key)
+        elif unanswered:
+            raise InvalidSetting(f"The messages leave the call {unanswered[0][:100]!r} without an answer.")
+        elif isinstance(message, AssistantMessage):
+            unanswered = [ask.key for ask in message.asks]
+            if len(set(unanswered)) < len(unanswered) or "" in unanswered:
+                raise InvalidSetting("The messages have calls without a key, or two with the same.")
 
 
 def check_name(by: Any) -> None:
