@@ -211,6 +211,7 @@ CREATE INDEX wakes_arrived ON wakes (tenant, at_us, run_id);
 
 -- Whoever moves a call on, in whatever process or release, wakes the run that waits for it, in the same transaction.
 -- A call that departed is awaited by the process that sent it: most calls end that way, and cost nothing here.
+-- A decision about a contradiction may leave the state as it is, and is awaited all the same.
 -- A wake that stands is locked, not passed over: a driver who takes note of it meanwhile waits for the move, sees it,
 -- and misses nothing.
 CREATE FUNCTION calls_wake_runs() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -223,8 +224,9 @@ BEGIN
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER calls_wake_runs AFTER UPDATE OF state ON calls FOR EACH ROW
-    WHEN (NEW.scope IS NOT NULL AND OLD.state <> 'departed' AND NEW.state <> OLD.state)
+CREATE TRIGGER calls_wake_runs AFTER UPDATE OF state, contradicted ON calls FOR EACH ROW
+    WHEN (NEW.scope IS NOT NULL AND OLD.state <> 'departed'
+        AND (NEW.state <> OLD.state OR NEW.contradicted <> OLD.contradicted))
     EXECUTE FUNCTION calls_wake_runs();
 
 -- Immutable things that runs refer to by the digest of their text.

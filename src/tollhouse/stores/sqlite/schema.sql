@@ -184,8 +184,10 @@ CREATE INDEX wakes_arrived ON wakes (tenant, at_us, run_id);
 
 -- Whoever moves a call on, in whatever process or release, wakes the run that waits for it, in the same transaction.
 -- A call that departed is awaited by the process that sent it: most calls end that way, and cost nothing here.
-CREATE TRIGGER calls_wake_runs AFTER UPDATE OF state ON calls
-WHEN NEW.scope IS NOT NULL AND OLD.state <> 'departed' AND NEW.state <> OLD.state
+-- A decision about a contradiction may leave the state as it is, and is awaited all the same.
+CREATE TRIGGER calls_wake_runs AFTER UPDATE OF state, contradicted ON calls
+WHEN NEW.scope IS NOT NULL AND OLD.state <> 'departed'
+    AND (NEW.state <> OLD.state OR NEW.contradicted <> OLD.contradicted)
 BEGIN
     INSERT INTO wakes (tenant, run_id, at_us) SELECT NEW.tenant, NEW.scope, NEW.updated_at_us
     WHERE EXISTS (SELECT 1 FROM runs WHERE tenant = NEW.tenant AND id = NEW.scope AND finished = 0)
