@@ -359,7 +359,7 @@ class UnknownQuestion(TollhouseError):
     """The run has not asked that question."""
 
     code = "unknown_question"
-    default_remedy = "`tollhouse runs show` lists the questions that are open."
+    default_remedy = "Look at the run (`tollhouse runs show`): it lists the questions that are open."
 
 
 class RunConflict(TollhouseError):

@@ -9,7 +9,17 @@ import re
 import pytest
 
 from tollhouse import errors
-from tollhouse.errors import CallFailed, ContractError, Held, InDoubt, InvalidArguments, Sent, TollhouseError
+from tollhouse.errors import (
+    AgentFileInvalid,
+    CallFailed,
+    ContractError,
+    Held,
+    InDoubt,
+    InvalidArguments,
+    InvalidRequest,
+    Sent,
+    TollhouseError,
+)
 
 CLASSES = [
     each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, TollhouseError)
@@ -48,6 +58,17 @@ CODES = {
     "StoreSchema": "store_schema",
     "StoreURLInvalid": "store_url_invalid",
     "HouseClosed": "house_closed",
+    "NotAuthenticated": "not_authenticated",
+    "NotAuthorized": "not_authorized",
+    "PreconditionFailed": "precondition_failed",
+    "RequestTooLarge": "request_too_large",
+    "InvalidRequest": "invalid_request",
+    "UnknownRoute": "unknown_route",
+    "MethodNotAllowed": "method_not_allowed",
+    "UnsupportedMediaType": "unsupported_media_type",
+    "RequestTimedOut": "request_timed_out",
+    "WrongHost": "wrong_host",
+    "InvalidCursor": "invalid_cursor",
 }
 """Codes are a promise: callers branch on them. Rows are added, never changed."""
 
@@ -56,7 +77,9 @@ def made(kind: type[TollhouseError], sent: Sent | None = None) -> TollhouseError
     """One error of that kind."""
     if issubclass(kind, ContractError):
         return kind("Something is so.", field="dedup")
-    if issubclass(kind, InvalidArguments):
+    if issubclass(kind, AgentFileInvalid):
+        return kind("Something is so.", file="tollhouse.yaml")
+    if issubclass(kind, InvalidArguments | InvalidRequest):
         return kind("Something is so.")
     return kind("Something is so.", sent=sent)
 
