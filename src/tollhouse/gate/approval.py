@@ -40,12 +40,12 @@ def question(
         reasons.insert(0, again)
     if repeat_of is not None:
         reasons.append(f"it repeats {repeat_of}")
-    named = [set(t.approvers) for t in terms if t.approvers is not None]
+    approvers = _approvers(terms)
     return approval_for(
         "; ".join(reasons),
         max(t.quorum for t in terms),
         min(t.expires_s for t in terms),
-        tuple(sorted(set.intersection(*named))) if named else None,
+        None if approvers is None else tuple(sorted(approvers)),
         digest,
         tool.terms.version,
         now_us,
@@ -62,6 +62,14 @@ def lapsed(record: CallRecord, tool: Tool[Any], holds: list[Hold]) -> str | None
         return "the tool's contract changed since it was approved"
     if approval.digest != record.digest:
         return "the arguments changed since it was approved"
-    if holds and max(hold.terms.quorum for hold in holds) > len(approval.votes):
-        return "more people must agree to it now"
+    approvers = _approvers([hold.terms for hold in holds])
+    counted = [vote for vote in approval.votes if approvers is None or vote.by in approvers]
+    if holds and max(hold.terms.quorum for hold in holds) > len(counted):
+        return "more people must agree to it now, or others"
     return None
+
+
+def _approvers(terms: list[ApprovalTerms]) -> set[str] | None:
+    """Those whom all accept; None: anybody but the requester."""
+    named = [set(t.approvers) for t in terms if t.approvers is not None]
+    return set.intersection(*named) if named else None

@@ -1,0 +1,51 @@
+"""Who must agree to a call of a run, whatever way it comes to be asked about again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.runs import OpenStage, Stage, agent, calls, driven_only
+from tollhouse import Rejected, destructive, tool
+from tollhouse.errors import NotEntitled
+from tollhouse.runs.agents import AgentApproval
+
+ASK = ("ask_person", {"question": "What now?"})
+
+
+async def looked_at(stage: Stage, key: str) -> None:
+    """Have the services look until they took up what was approved."""
+    while (await stage.house.get(key)).state == "ready":
+        await stage.house.services.round()
+
+
+@driven_only
+async def test_retried_call_still_needs_those_whom_the_agent_names(open_stage: OpenStage) -> None:
+    """A new round asks what the contract asks; whoever agrees to that does not stand for the agent's approvers."""
+    closed: list[str] = []
+
+    @tool(destructive())
+    async def close(account: str) -> str:
+        """Close an account; the first try is turned down."""
+        closed.append(account)
+        if len(closed) == 1:
+            raise Rejected("not today")
+        return "closed"
+
+    needs = {"close": AgentApproval(approvers=("boss",))}
+    agents = [agent(tools=("close",), approvals=needs, questions=True)]
+    stage = await open_stage(close, agents=agents, clerk=[calls(("close", {"account": "a1"})), calls(ASK), "ok"])
+    run = await stage.run()
+    key = run.waiting[0].id
+    with pytest.raises(NotEntitled):
+        await stage.house.approve(key, by="eve")
+    await stage.house.approve(key, by="boss")
+    assert (await stage.settled(run.id)).state == "awaiting_answer"
+    await stage.house.retry(key, by="eve", reason="again")
+    await stage.house.approve(key, by="eve")
+    await looked_at(stage, key)
+    assert ((await stage.house.get(key)).state, len(closed)) == ("held", 1)
+    with pytest.raises(NotEntitled):
+        await stage.house.approve(key, by="eve")
+    await stage.house.approve(key, by="boss")
+    await looked_at(stage, key)
+    assert ((await stage.house.get(key)).state, len(closed)) == ("succeeded", 2)
