@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from tollhouse.ledger.plain import moment
 from tollhouse.ledger.run_record import RunRecord
 from tollhouse.runs.live import Live, Moved, Text
 from tollhouse.runs.service import Runs
-from tollhouse.runs.states import FINISHED
+from tollhouse.runs.states import FINISHED, RunEvent
 
 log = logging.getLogger("tollhouse.api")
 
@@ -37,6 +37,10 @@ LOOKS_PER_S_MOST = 400
 """By all followers of a process together."""
 BREATH_PER_READER_S = 0.0001
 """A follower pauses so long for each of its readers between two pieces of news, so that each piece is worth a send."""
+_ENDS_AN_ANSWER = frozenset(
+    {RunEvent.MODEL_ANSWERED, RunEvent.MODEL_FAILED, RunEvent.CLAIMED, RunEvent.RELEASED, RunEvent.CANCELLED}
+)
+"""After these, what was heard of an answer is recorded or void."""
 AWAY_S = 1.0
 TIDY_S = 2.0
 """How long readers of a run that has ended are kept for the note that it was tidied."""
@@ -122,8 +126,8 @@ class Feed:
 
     # -- following ---------------------------------------------------------------------------------------
 
-    async def follow(self, pause_s: float) -> None:
-        """Take in what is new, now and whenever a hint comes or ``pause_s`` have passed. Ends when cancelled."""
+    async def follow(self, pause_s: Callable[[], float]) -> None:
+        """Take in what is new, now and whenever a hint comes or the pause is over. Ends when cancelled."""
         with self._runs.bus.subscribe(self.run_id) as hints:
             while True:
                 try:
@@ -136,7 +140,7 @@ class Feed:
                     await asyncio.sleep(AWAY_S)
                 else:
                     await self._breathe()
-                    await self._listen(hints, pause_s)
+                    await self._listen(hints, pause_s())
 
     async def _listen(self, hints: asyncio.Queue[Live], pause_s: float) -> None:
         """Wait until the journal moved, or is to be looked at anyway, taking in what a model says meanwhile."""
@@ -158,16 +162,21 @@ class Feed:
 
     async def _read(self) -> None:
         while events := await self._runs.events(self.run_id, self.head, PAGE):
-            for event in events:
-                line = await line_of(self._runs, event)
-                self._lines.append(line)
-                self._bytes += len(line.sent)
-                self._may_have_ended = line.facts.get("state") in FINISHED
-                if event.kind in ("model_answered", "model_failed", "run_claimed", "run_released"):
-                    self.answer = Answer(self.answer.number + 1, 0, "")
-            self.head = events[-1].seq
-            self._forget()
-            self.tell()
+            try:
+                for event in events:
+                    self._take(await line_of(self._runs, event))
+            finally:
+                self._forget()
+                self.tell()
+
+    def _take(self, line: Line) -> None:
+        """Line and head move together: reading goes on after whatever was taken, also where it broke off."""
+        self._lines.append(line)
+        self._bytes += len(line.sent)
+        self.head = line.event.seq
+        self._may_have_ended = line.facts.get("state") in FINISHED
+        if line.event.kind in _ENDS_AN_ANSWER:
+            self.answer = Answer(self.answer.number + 1, 0, "")
 
     async def _see_whether_complete(self) -> None:
         """A run that ended may still be tidied, which is soon, or else nobody waits for it."""
@@ -223,8 +232,7 @@ class Feeds:
         """The follower of a run, while somebody reads it."""
         if record.id not in self._feeds:
             feed = Feed(self._runs, record)
-            pause_s = max(LOOK_S, len(self._feeds) / LOOKS_PER_S_MOST)
-            self._feeds[record.id] = feed, asyncio.create_task(feed.follow(pause_s))
+            self._feeds[record.id] = feed, asyncio.create_task(feed.follow(self._pause_s))
         feed, task = self._feeds[record.id]
         feed.readers += 1
         feed.closed = self._stopping.is_set()
@@ -238,6 +246,9 @@ class Feeds:
                 task.cancel()
                 del self._feeds[record.id]
                 self._rest()
+
+    def _pause_s(self) -> float:
+        return max(LOOK_S, len(self._feeds) / LOOKS_PER_S_MOST)
 
     def _rest(self) -> None:
         if not self._feeds and self._closing is not None:

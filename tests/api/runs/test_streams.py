@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 import pytest
@@ -13,6 +14,8 @@ from tests.api.runs.scenes import Heard, Says, SaysHalf, events_of, following, h
 from tests.api.shop import Shop
 from tollhouse.api import streams
 from tollhouse.bench.streams import measure_streams
+from tollhouse.errors import StoreUnavailable
+from tollhouse.ledger.events import Event
 from tollhouse.runs.journal import commit
 from tollhouse.runs.states import RunState
 from tollhouse.runs.steps import question_answered
@@ -180,6 +183,34 @@ async def test_slow_reader_holds_nobody_up_and_loses_nothing(
         await served.until(run_id, RunState.SUCCEEDED)
         got += numbers([event async for event in slow])
     assert got == list(range(1, (await served.runs.get(run_id)).record.head_seq + 1))
+
+
+async def test_store_that_comes_and_goes_delays_readers_and_loses_nothing(
+    serve_runs: ServeRuns, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading goes on after the last line that was read, also where it broke off in the middle of a page."""
+    monkeypatch.setattr("tollhouse.api.feeds.AWAY_S", 0.01)
+    served = await serve_runs(
+        Says([("balance", {"account_id": "a1"})], [("slow", {"item": "x"})], "Done."), *shop.tools
+    )
+    facts, asked = served.runs.facts, 0
+
+    async def comes_and_goes(event: Event) -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        if asked % 3 == 0:
+            raise StoreUnavailable("The store is away.")
+        return await facts(event)
+
+    monkeypatch.setattr(served.runs, "facts", comes_and_goes)
+    client = await served.client()
+    run_id = await served.started(client)
+    async with following(client, run_id) as events, asyncio.timeout(20):
+        got = [int((await anext(events))["id"])]
+        shop.go_on.set()
+        got += numbers([event async for event in events])
+    assert got == list(range(1, (await served.runs.get(run_id)).record.head_seq + 1))
+    assert asked > len(got)
 
 
 async def test_quiet_stream_is_kept_alive_by_comments(serve_runs: ServeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
