@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.xdist_group("temporal"), pytest.mark.crash]
 
 __all__ = ["make_office"]
 
-SHORT = {"lease_s": 1.0}
-KILLED = ["after_model", "inside_after_send", "after_model_answer", "before_calls_settled"]
-STOPPED = ["after_model", "inside_after_send", "inside_before_send"]
+SHORT = {"lease_s": 1.5}
+KILLED = ["after_model", "inside_after_send", "before_calls_settled"]
+STOPPED = ["after_model", "inside_before_send"]
 
 Work = Callable[..., Awaitable[TemporalWorker]]
 
@@ -59,7 +59,7 @@ async def test_killed_worker_s_run_goes_on_elsewhere(
 
     async def killed(at: str) -> None:
         point, left = at.partition(" ")[0], test_kill.AT[at]
-        office = make_office(credit_of(at), name=at.replace(" ", "-"))
+        office = make_office(credit_of(at), name=at.replace(" ", "-"), settings=SHORT)
         worker = await work(office, temporal_server.address, {"point": point, "nth": left.nth})
         _ = worker.begin()
         await worker.until_dead()
