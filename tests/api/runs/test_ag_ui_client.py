@@ -31,6 +31,8 @@ NO: dict[str, Any] = {"status": "resolved", "payload": {"approved": False, "reas
 
 async def play(served: RunServed, thread: str, *turns: dict[str, Any], query: str = "") -> dict[str, Any]:
     """Have the client play turns of a conversation; what it saw of each, and what it holds in the end."""
+    if not (NODE / "node_modules" / "@ag-ui").is_dir():
+        pytest.fail("@ag-ui/client is not installed: run `make test`, which installs what tests/node names")
     asked = json.dumps({"url": f"{served.url}/v1/ag-ui{query}", "threadId": thread, "turns": turns})
     process = await asyncio.create_subprocess_exec(
         "node", "run_agent.mjs", asked, cwd=NODE, stdout=asyncio.subprocess.PIPE
