@@ -229,6 +229,31 @@ async def test_rerun_holds_what_its_lineage_did(open_stage: OpenStage, bank: Ban
     assert len(bank.credits) == 1
 
 
+@driven_only
+async def test_no_effect_is_too_far_back_to_be_seen(open_stage: OpenStage, bank: Bank) -> None:
+    """A twin is held behind sixty reruns, and behind hundreds of calls of the same run."""
+    many = [("credit", {"account": f"a{n}", "cents": 1}) for n in range(600)]
+
+    def model(request: ModelRequest) -> Any:
+        if request.messages[0].text == "many":
+            return calls(*many)["call"] if request.key.endswith(":1") else "ok"
+        return calls(CREDIT)["call"] if request.key.endswith(":1") else "ok"
+
+    agents = [agent(tools=TOOLS, limits=Limits(calls=None))]
+    stage = await open_stage(*bank.tools, agents=agents, clerk=model)
+    run = await stage.run()
+    for _ in range(60):
+        run = await stage.runs.rerun(run.id, by="ada")
+        await stage.runs.cancel(run.id, by="ada")
+    run = await stage.settled((await stage.runs.rerun(run.id, by="ada")).id)
+    assert (run.state, run.record.attempt_no, len(bank.credits)) == ("awaiting_approval", 62, 1)
+    await stage.runs.cancel(run.id, by="ada")
+    run = await stage.run("many")
+    assert (run.state, len(bank.credits)) == ("succeeded", 601)
+    run = await stage.settled((await stage.runs.rerun(run.id, by="ada")).id)
+    assert (len(run.waiting), len(bank.credits)) == (600, 601)
+
+
 async def test_rerun_that_reuses_answers_from_the_record_over_its_whole_lineage(
     open_stage: OpenStage, bank: Bank
 ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ INLINE_CHARACTERS_MOST = 64 * 1024
 """A text longer than this is kept as a body of its own, by its SHA-256, never cut."""
 
 EVENTS_PAGE = 1000
+CALLS_PAGE = 500
 THREAD_RUNS_MOST = 100
 """How many earlier runs of a thread a conversation goes back."""
 
@@ -237,6 +238,15 @@ async def follow(store: JournalStore, journal: Journal, events: Iterable[Event] 
             journal.take(event, await facts_of(store, tenant, event))
         if len(page) < EVENTS_PAGE:
             return
+
+
+async def calls_of(store: JournalStore, tenant: str, run_id: str, tool: str | None = None) -> AsyncIterator[CallRecord]:
+    """Every call of a run, or those of one tool, newest first."""
+    query = Query(scope=run_id, tool=tool, limit=CALLS_PAGE)
+    while page := await store.find(tenant, query):
+        for call in page:
+            yield call
+        query = replace(query, before=(page[-1].created_at_us, page[-1].key))
 
 
 async def output_of(store: JournalStore, record: RunRecord) -> Any:
