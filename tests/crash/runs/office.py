@@ -117,11 +117,12 @@ class Planned:
 
     async def __call__(self, request: ModelRequest) -> Any:
         async with httpx2.AsyncClient(trust_env=False, timeout=ANSWERED_S) as client:
-            told = await client.post(f"{self._receiver}/v1/questions", json={"reference": request.key})
+            headers, body = {"Idempotency-Key": request.key}, {"reference": request.key}
+            told = await client.post(f"{self._receiver}/v1/questions", json=body, headers=headers)
         if told.status_code == 400:
             raise ModelFailed("model_refused_request", "It answered 400.", transient=False)
         if told.is_error:
-            raise ModelFailed("model_unavailable", f"It answered {told.status_code}.", transient=True)
+            raise ModelFailed("model_server_error", f"It answered {told.status_code}.", transient=True)
         asked = self._next(request)
         return [{"tool": tool, "arguments": arguments} for tool, arguments in asked] or "done"
 

@@ -10,13 +10,13 @@ from tests.crash.process import Answered
 from tests.crash.runs.conftest import Drive, MakeOffice
 from tests.crash.runs.office import Office, Opened, credit_of, effects_of, opened, questions
 from tests.crash.runs.process import Driver
-from tests.crash.runs.watching import begun, finished, kinds, side_by_side, sound, stands, until
+from tests.crash.runs.watching import begun, finished, kinds, side_by_side, slow_on_postgres, sound, stands, until
 from tollhouse import Tollhouse
 from tollhouse.runs.agents import Limits
 from tollhouse.runs.view import RunView
 from tollhouse.testing.receiver import Receiver
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, slow_on_postgres]
 
 DELETE = ("delete_account", {"account": "a1"})
 ASK = ("ask_person", {"question": "How much?"})
@@ -95,7 +95,7 @@ async def test_process_that_dies_over_an_approved_call_leaves_it_to_the_next(
 
 
 async def _finished_with_approvals(mine: Opened, run_id: str) -> None:
-    """The run once it has ended. The dead process may have begun to delete, and not have: then people are asked anew."""
+    """The run once it has ended. A call that the dead process began and did not send is asked for, and held, anew."""
 
     def moved(run: RunView) -> bool:
         return run.record.finished or run.state == "awaiting_approval"

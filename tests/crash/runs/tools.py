@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import runpy
+from dataclasses import replace
 from typing import Any
 
 import httpx2
 
+from tests.crash.process import ROOT
 from tests.crash.tools import SILENCE_S, Reach, found, nowhere, post
 from tollhouse import CallContext, external, tool
 from tollhouse.contract.answers import Answer
@@ -50,3 +54,12 @@ def shop(url: str, reach: Reach = nowhere, *, patience_s: float = 20.0) -> list[
         return str((await post(ctx, url, "refunds", {"order": order}))["id"])
 
     return [refund, mark, notify, late]
+
+
+def card_refund(url: str, reach: Reach = nowhere, *, provider: str) -> list[Tool[Any]]:
+    """``refund`` as the recipe for card refunds has it, at the payment provider that listens at ``provider``."""
+    os.environ["STRIPE_URL"] = provider
+    recipe = runpy.run_path(str(ROOT / "examples" / "recipes" / "card_refund.py"))
+    refund: Tool[Any] = recipe["refund"]
+    refund.terms = replace(refund.terms, absent_after_s=SILENCE_S)
+    return [refund]

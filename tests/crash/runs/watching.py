@@ -17,6 +17,13 @@ from tollhouse.runs.journal import read
 from tollhouse.runs.service import Runs
 from tollhouse.runs.view import RunView
 
+slow_on_postgres = pytest.mark.parametrize(
+    "shared_store_url",
+    ["sqlite", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.slow])],
+    indirect=True,
+)
+"""For tests of rules that no store has a part in: over both kinds, but over one where time is short."""
+
 
 async def until(runs: Runs, run_id: str, holds: Callable[[RunView], bool], *, timeout_s: float = 30.0) -> RunView:
     """The run once this holds of it. Raises TimeoutError, saying where it stands."""
