@@ -162,6 +162,23 @@ async def test_events_of_another_process_are_found(serve_runs: ServeRuns) -> Non
             assert (await anext(events))["event"] == "question_answered"
 
 
+@on_both_stores
+async def test_reader_at_another_server_gets_the_same(serve_runs: ServeRuns, shop: Shop) -> None:
+    """Whoever serves a run need not drive it, and people may decide at any server."""
+    here = await serve_runs(Says([("delete", {"path": "/a"})], "Done."), *shop.tools)
+    there = await serve_runs(Says("Never asked."), *shop.tools, drive=False)
+    client, other = await here.client(), await there.client()
+    run_id = await here.started(client)
+    async with following(other, run_id) as events, asyncio.timeout(20):
+        got = []
+        async for event in events:
+            got.append(event)
+            if event.data["facts"]["state"] == "awaiting_approval":
+                await there.house.approve(f"{run_id}:1.1", by="ada")
+    assert [event.data for event in got] == [event.data for event in await heard(client, run_id)]
+    assert shop.effects == [{"deleted": "/a"}]
+
+
 async def test_slow_reader_holds_nobody_up_and_loses_nothing(
     serve_runs: ServeRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
