@@ -82,7 +82,7 @@ assert not book.known("openai:gpt-4o")
 try:
     asyncio.run(book.ask(ModelRequest("openai:gpt-4o", "", (UserMessage("Hi"),))))
 except ExtraMissing as missing:
-    assert missing.remedy == "pip install 'tollhouse[models]'", missing.remedy
+    assert missing.remedy == "Run pip install 'tollhouse[models]'.", missing.remedy
 else:
     raise SystemExit("it was asked")
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Annotated, Any, NamedTuple, cast
 
 import typer
@@ -19,6 +20,7 @@ from typer.main import get_command
 from tollhouse import __version__
 from tollhouse.cli.failures import ending
 from tollhouse.cli.screen import flush, write_anything
+from tollhouse.errors import ExtraMissing
 
 
 class Command(NamedTuple):
@@ -72,7 +74,7 @@ class Loaded(Mapping[str, Any]):
 
 def _load(command: Command) -> Any:
     module, _, attribute = command.target.partition(":")
-    target = getattr(import_module(module), attribute)
+    target = getattr(_imported(command, module), attribute)
     if isinstance(target, typer.Typer):
         loaded = get_command(target)
     else:
@@ -81,6 +83,17 @@ def _load(command: Command) -> Any:
         loaded = get_command(alone)
     loaded.name = command.name
     return loaded
+
+
+def _imported(command: Command, module: str) -> ModuleType:
+    """The module of a command; where a package of an extra is missing, that is said and not traced."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "tollhouse").partition(".")[0] == "tollhouse":
+            raise
+        cause = f"`tollhouse {command.name}` needs the package {missing.name}, which the base install leaves out."
+        raise ExtraMissing(cause, remedy="Run pip install 'tollhouse[all]'.") from None
 
 
 class Root(TyperGroup):

@@ -232,4 +232,6 @@ def _text(path: Path) -> str:
 
 def _need_extra() -> None:
     if importlib.util.find_spec("cryptography") is None:
-        raise ExtraMissing("Signatures need the package cryptography.", remedy="pip install 'tollhouse[server]'")
+        raise ExtraMissing(
+            "Signatures need the package cryptography.", remedy="Run pip install 'tollhouse[server]'."
+        )

@@ -142,7 +142,8 @@ def _require_server() -> None:
         import fastapi  # noqa: F401
         import ruamel.yaml  # noqa: F401
     except ImportError:
-        raise ExtraMissing("Serving needs packages that the base install leaves out.") from None
+        cause = "Serving needs packages that the base install leaves out."
+        raise ExtraMissing(cause, remedy="Run pip install 'tollhouse[server]'.") from None
 
 
 # -- what is served ------------------------------------------------------------------------------------------------

@@ -121,7 +121,8 @@ def _yaml(text: str) -> Any:
         from ruamel.yaml.error import YAMLError
     except ImportError:
         raise ExtraMissing(
-            "Scripts in YAML need packages that are not installed.", remedy="pip install 'tollhouse[server]'"
+            "Scripts in YAML need packages that are not installed.",
+            remedy="Run pip install 'tollhouse[server]'.",
         ) from None
     try:
         return YAML(typ="safe", pure=True).load(text)

@@ -174,5 +174,5 @@ def _load() -> ModuleType:
 
         from tollhouse.models import wire
     except ImportError:
-        raise ExtraMissing(_MISSING, remedy="pip install 'tollhouse[models]'") from None
+        raise ExtraMissing(_MISSING, remedy="Run pip install 'tollhouse[models]'.") from None
     return wire

@@ -79,7 +79,7 @@ def _rules() -> Any:
         import jsonschema_rs
     except ImportError:
         raise ExtraMissing(
-            "Agents' files need packages that are not installed.", remedy="Install pip install 'tollhouse[server]'."
+            "Agents' files need packages that are not installed.", remedy="Run pip install 'tollhouse[server]'."
         ) from None
     return jsonschema_rs
 

@@ -55,7 +55,7 @@ def read(data: bytes) -> Document:
         from ruamel.yaml.error import MarkedYAMLError, YAMLError
     except ImportError:
         raise ExtraMissing(
-            "Agents' files need packages that are not installed.", remedy="Install pip install 'tollhouse[server]'."
+            "Agents' files need packages that are not installed.", remedy="Run pip install 'tollhouse[server]'."
         ) from None
     if len(data) > MAX_BYTES:
         return _broken(1, 1, f"The file is larger than {MAX_BYTES:,} bytes.", "Keep long instructions in files.")
