@@ -54,6 +54,7 @@ class Tool(Generic[R]):
             has_context=self.schema.context_parameter is not None,
         )
         self.rejects: tuple[Rejects, ...] = given.rejects
+        self.rejected_statuses = frozenset(rule for rule in given.rejects if isinstance(rule, int))
         self.cost: Cost | None = declaration.settings.get("cost")
         self.cautions = cautions(declaration.effect, given, has_reconcile=reconcile is not None)
         unversioned = Terms(

@@ -73,7 +73,7 @@ class Departures:
         if record.contradicted or record.state not in (State.SUCCEEDED, State.ACCEPTED):
             raise error_of(record, answered.error)
         kept = answered.kept
-        if kept is not None and kept.stored == record.result:
+        if kept is not None and (kept.stored is record.result or kept.stored == record.result):
             return made(record, kept.value, replayed=False)
         # What is on record is another attempt's result, or less than what this one returned: replays get that, too.
         return await outcome_of(record, self._core.store, sending.adapter, replayed=False)

@@ -76,11 +76,6 @@ def _says_yes(predicate: Callable[[BaseException], bool], error: BaseException) 
         return False
 
 
-def rejected_statuses(tool: Tool[Any]) -> frozenset[int]:
-    """The HTTP statuses among the contract's ``rejects``."""
-    return frozenset(rule for rule in tool.rejects if isinstance(rule, int))
-
-
 def is_transient(error: BaseException | None, ending: Ending) -> bool:
     """Whether sending again by itself may help: never a programming error, never a plain rejection."""
     if ending.outcome is AttemptOutcome.NOT_SENT:

@@ -13,7 +13,7 @@ from tollhouse.contract.tool import Tool
 from tollhouse.gate.context import Context
 from tollhouse.gate.core import Core
 from tollhouse.gate.costs import cost_of
-from tollhouse.gate.ending import error_record, is_transient_read_error, rejected_statuses
+from tollhouse.gate.ending import error_record, is_transient_read_error
 from tollhouse.gate.results import Kept, keep
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import Attempt, AttemptOutcome, CallRecord, replace
@@ -67,7 +67,7 @@ class ReadRun:
             loop=asyncio.get_running_loop(),
             principal=self._principal,
             secrets=self._secrets,
-            rejected_statuses=rejected_statuses(self._tool),
+            rejected_statuses=self._tool.rejected_statuses,
         )
         ending = await self._run(context, (send_by_us - now_us) / US)
         cost, _gap = cost_of(self._tool, self._arguments, ending, self.kept.value if self.kept else None)

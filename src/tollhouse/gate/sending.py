@@ -20,7 +20,7 @@ from tollhouse.errors import HouseClosed, Sent, StoreFull, StoreUnavailable, Tol
 from tollhouse.gate.context import Context
 from tollhouse.gate.core import Core, log
 from tollhouse.gate.costs import note_gap
-from tollhouse.gate.ending import is_transient, names_rejection, rejected_statuses
+from tollhouse.gate.ending import is_transient, names_rejection
 from tollhouse.gate.leftovers import begin, put_back_later
 from tollhouse.gate.results import Kept
 from tollhouse.gate.running import Ended, Run, StillRunning, without_result
@@ -93,7 +93,7 @@ class Sending:
             loop=self._loop,
             principal=self._principal,
             secrets=self._secrets,
-            rejected_statuses=rejected_statuses(self._tool),
+            rejected_statuses=self._tool.rejected_statuses,
             is_rejection=lambda error: names_rejection(self._tool, error),
         )
         core.running[attempt.id] = self._contexts[attempt.id] = context
