@@ -99,8 +99,10 @@ class Calls:
             digest = encode_arguments(ask.arguments).digest
         except InvalidArguments:
             return None
-        found = await twins(self._store, run, ask.tool, digest)
-        return next((twin for twin in found if twin.state is State.SUCCEEDED), None)
+        async for twin in twins(self._store, run, ask.tool, digest):
+            if twin.state is State.SUCCEEDED and not twin.contradicted:
+                return twin
+        return None
 
     async def _reused(self, ask: Ask, twin: CallRecord) -> Result:
         try:

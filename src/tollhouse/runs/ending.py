@@ -6,7 +6,7 @@ dies in between strands nothing.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tollhouse.contract.answers import happened
@@ -16,12 +16,11 @@ from tollhouse.doubt.people import People
 from tollhouse.errors import NotAllowed, NotEntitled, UnknownCall
 from tollhouse.gate.core import Core
 from tollhouse.ledger.ids import Prefix
-from tollhouse.ledger.record import CallRecord, State
+from tollhouse.ledger.record import State
 from tollhouse.ledger.run_record import RunQuery, RunRecord
-from tollhouse.ledger.store import Query
 from tollhouse.runs import steps
 from tollhouse.runs.body import body_of
-from tollhouse.runs.journal import JournalStore, RunStale, commit, output_of
+from tollhouse.runs.journal import JournalStore, RunStale, calls_of, commit, output_of
 from tollhouse.runs.states import RunState
 
 CancelChild = Callable[[str, str, str], Awaitable[None]]
@@ -42,7 +41,7 @@ class Ending:
         """The calls of the run that left, or may have: what a cancel cannot take back."""
         return [
             {"key": call.key, "tool": call.tool, "call_state": call.state.value}
-            async for call in self._calls(run)
+            async for call in calls_of(self._store, run.tenant, run.id)
             if call.state in _LEFT and call.effect != Effect.READ
         ]
 
@@ -54,7 +53,7 @@ class Ending:
         forbidden: list[str] = []
         if run.state != RunState.SUCCEEDED:
             forbidden = await self.forbid_calls(run)
-            await self._cancel_children(run, cancel_child)
+            await self.cancel_children(run, cancel_child)
         told = await self._tell_parent(run)
         change = steps.tidied(run, forbidden, told, self._core.clock.now_us())
         try:
@@ -62,17 +61,10 @@ class Ending:
         except RunStale as stale:
             return stale.record or run  # another process was as quick
 
-    async def _calls(self, run: RunRecord) -> AsyncIterator[CallRecord]:
-        query = Query(scope=run.id, limit=PAGE)
-        while page := await self._store.find(run.tenant, query):
-            for call in page:
-                yield call
-            query = Query(scope=run.id, limit=PAGE, before=(page[-1].created_at_us, page[-1].key))
-
     async def forbid_calls(self, run: RunRecord) -> list[str]:
         """Refuse what has not left; forbid that the rest is sent again."""
         forbidden = []
-        async for call in self._calls(run):
+        async for call in calls_of(self._store, run.tenant, run.id):
             if call.state not in _OPEN:
                 continue
             try:
@@ -82,7 +74,8 @@ class Ending:
             forbidden.append(call.key)
         return forbidden
 
-    async def _cancel_children(self, run: RunRecord, cancel_child: CancelChild) -> None:
+    async def cancel_children(self, run: RunRecord, cancel_child: CancelChild) -> None:
+        """Cancel what the run had other agents do, as far as it has not ended."""
         query = RunQuery(parent_run_id=run.id, limit=PAGE)
         while page := await self._store.find_runs(run.tenant, query):
             for child in page:

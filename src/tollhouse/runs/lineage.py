@@ -2,46 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from tollhouse.contract.terms import ApprovalTerms, Effect
 from tollhouse.gate.verdicts import ABSTAIN, PASS, Asked, Deny, Hold, Verdict
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import CallRecord, State
-from tollhouse.ledger.run_record import RunRecord
-from tollhouse.ledger.store import Query
+from tollhouse.ledger.run_record import RunQuery, RunRecord
 from tollhouse.runs.agents import AGENT, Agent, agent_of
 from tollhouse.runs.body import body_of
-from tollhouse.runs.journal import JournalStore
+from tollhouse.runs.journal import JournalStore, calls_of
 from tollhouse.runs.states import RunState
 
-LINEAGE_MOST = 50
-"""How many reruns of reruns are looked through for twins."""
-CALLS_MOST = 1000
-"""How many calls of one tool in one run."""
-
-_MAY_HAVE_HAPPENED = (State.SUCCEEDED, State.IN_DOUBT, State.DEPARTED, State.ACCEPTED)
+CHILDREN_PAGE = 500
+_MAY_HAPPEN = (State.SUCCEEDED, State.IN_DOUBT, State.DEPARTED, State.ACCEPTED, State.HELD, State.READY)
+"""States of a call that took effect, may have, or may yet: what waits in a run at a limit can still be approved."""
 _RUN = f"{Prefix.RUN}_"
 
 
-async def twins(store: JournalStore, run: RunRecord, tool: str, digest: str) -> list[CallRecord]:
-    """Calls of the runs that this one reruns, with that tool and those arguments, that may have taken effect."""
-    found: list[CallRecord] = []
-    source, depth = run.source_run_id, 0
-    while source is not None and depth < LINEAGE_MOST:
-        page = await store.find(run.tenant, Query(scope=source, tool=tool, limit=CALLS_MOST))
-        found += [
-            call for call in page if digest in (call.request_digest, call.digest) and call.state in _MAY_HAVE_HAPPENED
-        ]
+async def twins(store: JournalStore, run: RunRecord, tool: str, digest: str) -> AsyncIterator[CallRecord]:
+    """Calls with that tool and those arguments that took effect, or may, of the runs that this one reruns.
+
+    All of them, however long the lineage is, and what those runs had other agents do: one that is passed over would be
+    repeated unseen.
+    """
+    source = run.source_run_id
+    while source is not None:
+        async for part in _family(store, run.tenant, source):
+            async for call in calls_of(store, run.tenant, part, tool):
+                if digest in (call.request_digest, call.digest) and call.state in _MAY_HAPPEN:
+                    yield call
         earlier = await store.run(run.tenant, source)
-        source, depth = (None if earlier is None else earlier.source_run_id), depth + 1
-    return found
+        source = None if earlier is None else earlier.source_run_id
+
+
+async def _family(store: JournalStore, tenant: str, run_id: str) -> AsyncIterator[str]:
+    """The run and those that its calls started, all the way down."""
+    yield run_id
+    query = RunQuery(parent_run_id=run_id, limit=CHILDREN_PAGE)
+    while page := await store.find_runs(tenant, query):
+        for child in page:
+            async for each in _family(store, tenant, child.id):
+                yield each
+        query = replace(query, before=(page[-1].created_at_us, page[-1].id))
+
+
+async def _line(store: JournalStore, run: RunRecord) -> list[RunRecord]:
+    """The run and those that it is part of, up to the one that somebody started."""
+    line = [run]
+    while line[-1].parent_run_id is not None:
+        parent = await store.run(run.tenant, line[-1].parent_run_id)
+        if parent is None:
+            break
+        line.append(parent)
+    return line
 
 
 class RunCheck:
     """The gate of runs: what an agent's file wants people to agree to, and effects that a rerun would repeat.
 
-    Nothing of a cancelled run departs any more, whoever was about to send it.
+    Nothing of a cancelled run departs any more, or of what it had other agents do, whoever was about to send it.
     """
 
     name = "run"
@@ -58,16 +80,27 @@ class RunCheck:
         run = await self._store.run(asked.tenant, asked.scope or "")
         if run is None:
             return PASS
-        if run.state == RunState.CANCELLED:
-            return Deny(f"its run {run.id} was cancelled", code="run_cancelled")
+        line = await _line(self._store, run)
+        cancelled = next((each for each in line if each.state == RunState.CANCELLED), None)
+        if cancelled is not None:
+            return Deny(f"its run {cancelled.id} was cancelled", code="run_cancelled")
         agent = await self._agent(run)
-        if agent is not None and (wanted := agent.approvals.get(asked.tool.name)) is not None:
-            terms = ApprovalTerms(wanted.quorum, wanted.expires_s, wanted.approvers)
-            return Hold(f"the agent {agent.name} needs approval for it", terms)
-        if run.source_run_id is None or asked.tool.effect is Effect.READ or body_of(run).effects == "repeat":
+        wanted = None if agent is None else agent.approvals.get(asked.tool.name)
+        repeated = await self._repeated(line[-1], asked)
+        reasons = [] if wanted is None else [f"the agent {run.agent} needs approval for it"]
+        reasons += [] if repeated is None else [f"a rerun would repeat {repeated.key}, which is {repeated.state}"]
+        if not reasons:
             return PASS
-        repeated = next(iter(await twins(self._store, run, asked.tool.name, asked.digest)), None)
-        return PASS if repeated is None else Hold(f"a rerun would repeat {repeated.key}, which is {repeated.state}")
+        terms = ApprovalTerms() if wanted is None else ApprovalTerms(wanted.quorum, wanted.expires_s, wanted.approvers)
+        return Hold("; ".join(reasons), terms)
+
+    async def _repeated(self, first: RunRecord, asked: Asked) -> CallRecord | None:
+        """What the call would do again. ``first``: the run that somebody started; its choice holds for all below it."""
+        if first.source_run_id is None or asked.tool.effect is Effect.READ or body_of(first).effects == "repeat":
+            return None
+        async for twin in twins(self._store, first, asked.tool.name, asked.digest):
+            return twin
+        return None
 
     async def _agent(self, run: RunRecord) -> Agent | None:
         known = (run.tenant, run.agent_version)

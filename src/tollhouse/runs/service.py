@@ -22,7 +22,7 @@ from tollhouse.gate.core import Core
 from tollhouse.gate.gate import Gate
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import replace
-from tollhouse.ledger.run_record import RunRecord, RunRefusal, run_stream
+from tollhouse.ledger.run_record import RunQuery, RunRecord, RunRefusal, run_stream
 from tollhouse.models.port import Message, Model, UserMessage, message_of
 from tollhouse.runs import steps
 from tollhouse.runs.advance import Drive, Lost, Shared, Step
@@ -251,8 +251,13 @@ class Runs(RunReader):
         return await self._decide(run_id, change_of)
 
     async def raise_limits(self, run_id: str, limits: Mapping[str, Any], *, by: str) -> RunView:
-        """Let a run that reached a limit go on. ``limits``: those that change, by name; None: no limit."""
+        """Let a run that reached a limit go on. ``limits``: those that change, by name; None: no limit.
+
+        Raises :class:`RunNotAllowed` where it was run again meanwhile: each would do what the other does.
+        """
         check_name(by)
+        if reruns := await self._store.find_runs(self.tenant, RunQuery(source_run_id=run_id, limit=1)):
+            raise RunNotAllowed(f"{run_id} was run again as {reruns[0].id}, and only one of them may go on.")
 
         def change_of(record: RunRecord) -> RunChange:
             raised = check_limits(body_of(record).limits, limits, tighten=False)
@@ -351,6 +356,13 @@ class Runs(RunReader):
     async def forbid_calls(self, record: RunRecord) -> None:
         """Refuse what calls of the run have not left; forbid that the rest is sent again. Right to repeat."""
         await self._ending.forbid_calls(record)
+
+    async def end_with_parent(self, child: RunRecord) -> None:
+        """Cancel a child that was just started if its parent ended meanwhile, and looked for children before it was
+        there."""
+        parent = await self._store.run(self.tenant, child.parent_run_id or "")
+        if parent is not None and parent.finished:
+            await self._ending.cancel_children(parent, self._cancel_child)
 
     async def _cancel_child(self, run_id: str, by: str, reason: str) -> None:
         with suppress(RunNotAllowed):  # it ended by itself meanwhile

@@ -34,7 +34,7 @@ def agent_tools(agents: Iterable[Agent], runs: Callable[[], Runs]) -> list[Tool[
 def _tool_of(agent: Agent, runs: Callable[[], Runs]) -> Tool[Any]:
     async def find(call: Any) -> Answer:
         started = await runs().store.run_of_start(runs().tenant, call.key)
-        if started is None:
+        if started is None or started.parent_key != call.key:
             return did_not_happen("no run was started under this key", job_status="never_queued")
         if not started.finished:
             return unknown("the run goes on")
@@ -48,6 +48,7 @@ def _tool_of(agent: Agent, runs: Callable[[], Runs]) -> Tool[Any]:
             )
         except (UnknownAgent, InvalidSetting, RunConflict) as refused:
             raise Rejected(refused.cause) from refused
+        await runs().end_with_parent(child.record)
         raise Accepted(child.id)
 
     declare = tool(

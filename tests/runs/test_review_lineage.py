@@ -1,0 +1,188 @@
+"""What a rerun would repeat, wherever in a family of runs it was done; and children that outlive their parent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.runs import Bank, OpenStage, Stage, agent, calls, driven_only
+from tollhouse.errors import RunNotAllowed
+from tollhouse.ledger.run_record import RunQuery
+from tollhouse.models.port import ModelFailed, ModelRequest
+from tollhouse.operations.purge import purge
+from tollhouse.runs import journal
+from tollhouse.runs.agents import AgentApproval, Limits
+from tollhouse.runs.view import RunView
+
+TOOLS = ("credit", "letter", "balance")
+CREDIT = ("credit", {"account": "a1", "cents": 5})
+
+
+async def family(open_stage: OpenStage, bank: Bank, first: Any, second: Any) -> tuple[Stage, RunView]:
+    """A clerk, with a payer below it, that did ``first`` and failed; a rerun of it does ``second`` and ends well."""
+    seen: list[str] = []
+
+    def clerk(request: ModelRequest) -> Any:
+        run, _, turn = request.key.partition(":")
+        if turn == "1":
+            seen.append(run)
+            return calls(first if len(seen) == 1 else second)["call"]
+        if run == seen[0]:
+            raise ModelFailed("model_refused_request", "no", transient=False)
+        return "ok"
+
+    agents = [agent(agents=("payer",), tools=TOOLS), agent("payer", tools=TOOLS)]
+    payer = [calls(CREDIT), "paid"]
+    stage = await open_stage(*bank.tools, agents=agents, clerk=clerk, payer=payer)
+    run = await stage.run()
+    assert (run.state, len(bank.credits)) == ("failed", 1)
+    return stage, run
+
+
+def pay(how: str) -> tuple[str, dict[str, str]]:
+    """The payer asked in some words: models seldom choose the same twice."""
+    return "agent_payer", {"input": how}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(pay("pay a1"), pay("please pay a1")), (pay("pay a1"), CREDIT), (CREDIT, pay("pay a1"))],
+    ids=["by children of both", "by a child first", "by a child again"],
+)
+async def test_rerun_holds_what_any_run_of_the_family_did(
+    open_stage: OpenStage, bank: Bank, first: Any, second: Any
+) -> None:
+    """An effect of an agent that was run by the run, or by its rerun, counts like one of their own."""
+    stage, run = await family(open_stage, bank, first, second)
+    again = await stage.settled((await stage.runs.rerun(run.id, by="ada")).id)
+    assert again.state in ("awaiting_approval", "awaiting_work")
+    assert len(bank.credits) == 1
+    children = await stage.runs.list(RunQuery(parent_run_id=again.id))
+    (held,) = [waiting.id for each in (again, *children) for waiting in each.waiting if waiting.kind == "approval"]
+    await stage.house.approve(held, by="bob")
+    assert (await stage.settled(again.id)).state == "succeeded"
+    assert len(bank.credits) == 2
+
+
+@driven_only
+async def test_rerun_that_repeats_lets_its_children_repeat(open_stage: OpenStage, bank: Bank) -> None:
+    """The recorded choice holds for everything that the rerun has done for it."""
+    stage, run = await family(open_stage, bank, pay("pay a1"), pay("please pay a1"))
+    again = await stage.settled((await stage.runs.rerun(run.id, by="ada", effects="repeat")).id)
+    assert (again.state, len(bank.credits)) == ("succeeded", 2)
+
+
+@driven_only
+async def test_twin_is_found_among_any_number_of_calls(
+    open_stage: OpenStage, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with more calls of a tool than one page has does not hide the first of them."""
+    monkeypatch.setattr(journal, "CALLS_PAGE", 1)
+    script = [calls(CREDIT), calls(("credit", {"account": "a2", "cents": 7})), {"fail": "model_refused_request"}]
+    stage = await open_stage(*bank.tools, agents=[agent(tools=TOOLS)], clerk=script)
+    run = await stage.run()
+    assert (run.state, len(bank.credits)) == ("failed", 2)
+    again = await stage.settled((await stage.runs.rerun(run.id, by="ada")).id)
+    assert (again.state, len(bank.credits)) == ("awaiting_approval", 2)
+
+
+@driven_only
+async def test_rerun_beside_a_call_that_people_may_still_approve_is_held(open_stage: OpenStage, bank: Bank) -> None:
+    """What waits for people in a run that stands at a limit may yet be sent, so its twin waits for them, too."""
+    agents = [agent(tools=TOOLS, limits=Limits(turns=1), approvals={"letter": AgentApproval()})]
+    letter = ("letter", {"to": "a1", "text": "hello"})
+    stage = await open_stage(*bank.tools, agents=agents, clerk=[calls(letter), "ok"])
+    run = await stage.run(limits={"wall_s": 1.0})
+    assert run.state == "awaiting_approval"
+    while run.state != "limit_reached":
+        run = await stage.settled(run.id)
+    again = await stage.settled((await stage.runs.rerun(run.id, by="ada")).id)
+    call = await stage.house.get(again.waiting[0].id)
+    assert call.raw.approval is not None
+    assert f"would repeat {run.id}:1.1" in call.raw.approval.reason
+
+
+@driven_only
+async def test_run_that_was_run_again_is_not_let_go_on(open_stage: OpenStage, bank: Bank) -> None:
+    """Of a run at its limit and a rerun of it only one goes on: each would do what the other does."""
+    agents = [agent(tools=TOOLS, limits=Limits(calls=1))]
+    stage = await open_stage(*bank.tools, agents=agents, clerk=[calls(CREDIT, ("balance", {"account": "a1"})), "ok"])
+    run = await stage.run()
+    assert run.state == "limit_reached"
+    again = await stage.runs.rerun(run.id, by="ada")
+    with pytest.raises(RunNotAllowed, match=again.id):
+        await stage.runs.raise_limits(run.id, {"calls": 5}, by="bob")
+
+
+@driven_only
+async def test_child_that_starts_while_its_parent_is_cancelled_ends_with_it(
+    open_stage: OpenStage, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that was about to start a child starts one after the cancel looked for children: it sends nothing."""
+    agents = [agent(agents=("payer",)), agent("payer", tools=TOOLS)]
+    script = {"clerk": [calls(pay("pay a1")), "ok"], "payer": [calls(CREDIT), "paid"]}
+    stage = await open_stage(*bank.tools, agents=agents, **script)
+    for runs in stage.all_runs:
+
+        async def start(*given: Any, _start: Any = runs.start, **options: Any) -> RunView:
+            if parent := options.get("parent_run_id"):
+                await stage.runs.cancel(parent, by="bob", reason="stop")
+            started: RunView = await _start(*given, **options)
+            return started
+
+        monkeypatch.setattr(runs, "start", start)
+    run = await stage.run()
+    (child,) = await stage.runs.list(RunQuery(parent_run_id=run.id))
+    assert (run.state, child.state) == ("cancelled", "cancelled")
+    assert bank.credits == []
+
+
+@driven_only
+async def test_nothing_of_a_cancelled_run_s_children_departs(
+    open_stage: OpenStage, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that nobody has cancelled yet sends nothing once its parent is cancelled."""
+    agents = [agent(agents=("payer",)), agent("payer", tools=TOOLS, approvals={"credit": AgentApproval()})]
+    script = {"clerk": [calls(pay("pay a1")), "ok"], "payer": [calls(CREDIT), "paid"]}
+    stage = await open_stage(*bank.tools, agents=agents, **script)
+    run = await stage.run()
+    (child,) = await stage.runs.list(RunQuery(parent_run_id=run.id))
+
+    async def died(*_given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.runs, "tidy", died)
+        with pytest.raises(KeyboardInterrupt):
+            await stage.runs.cancel(run.id, by="bob")
+    await stage.house.approve(f"{child.id}:1.1", by="bob")
+    drive = await stage.runs.claim((await stage.runs.get(child.id)).record)
+    await drive.step()
+    assert bank.credits == []
+    assert (await stage.house.get(f"{child.id}:1.1")).state == "refused"
+
+
+@driven_only
+async def test_rerun_that_reuses_a_purged_result_says_so(
+    open_stage: OpenStage, bank: Bank, shared_store_url: str, house_tenant: str
+) -> None:
+    """The model hears that it took effect and that its result is gone; the run goes on."""
+    failed: list[str] = []
+
+    def clerk(request: ModelRequest) -> Any:
+        if request.key.endswith(":1"):
+            return calls(CREDIT)["call"]
+        if not failed:
+            failed.append(request.key)
+            raise ModelFailed("model_refused_request", "no", transient=False)
+        return "ok"
+
+    stage = await open_stage(*bank.tools, agents=[agent(tools=TOOLS)], clerk=clerk)
+    run = await stage.run()
+    await purge(shared_store_url, house_tenant, older_than_s=0.0)
+    again = await stage.settled((await stage.runs.rerun(run.id, by="ada", effects="reuse")).id)
+    assert (again.state, len(bank.credits)) == ("succeeded", 1)
+    (result,) = await stage.results(again.id)
+    assert (result["call_state"], result["reused"], result["failed"]) == ("succeeded", f"{run.id}:1.1", True)
+    assert "purged" in result["text"]
