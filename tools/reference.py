@@ -472,6 +472,26 @@ def _command(shown: cli_reference.Shown) -> str:
     return "\n\n".join([f"### {shown.line}", usage, prose(shown.command.help), told]).rstrip()
 
 
+_IN_FILE = {"--store": "`store`", "--tools": "`tools`"}
+"""Options of which the agents' file has a field."""
+
+
+def serve_settings() -> str:
+    """What `tollhouse serve` can be told, and where."""
+    shown = next(shown for shown in cli_reference.commands() if shown.line == "tollhouse serve")
+    rows = [
+        [
+            code(cli_reference.takes(option)),
+            code(option.envvar) if option.envvar else "",
+            _IN_FILE.get(option.opts[0], ""),
+            code(str(option.default)) if option.default is not None and not option.is_flag else "",
+            _inline(option.help or ""),
+        ]
+        for option in cli_reference.options(shown.command)
+    ]
+    return table(["Flag", "Environment", "`tollhouse.yaml`", "Default", "What it does"], rows)
+
+
 # -- the HTTP API --------------------------------------------------------------------------------------------
 
 
@@ -585,6 +605,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "api": api,
     "command-index": command_index,
     "commands": command_entries,
+    "serve-settings": serve_settings,
     "http-index": http_index,
     "http-entries": http_entries,
     "http-documents": http_documents,
