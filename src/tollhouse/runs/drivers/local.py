@@ -96,7 +96,8 @@ class LocalDriver:
             except Exception:
                 log.exception("driver_round_failed")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._poked.wait(), self._every_s * random.uniform(0.75, 1.25))
+                async with asyncio.timeout(self._every_s * random.uniform(0.75, 1.25)):
+                    await self._poked.wait()  # not by `wait_for`, which loses a cancel that comes with the poke
 
     async def _drive(self, record: RunRecord) -> None:
         try:
