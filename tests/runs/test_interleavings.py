@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.support.runs import Stage, Watched, agent, calls, house_over, lose
 from tollhouse import CallContext, Rejected, Tool, external, happened, read, tool, unknown, write
 from tollhouse.errors import TollhouseError
 from tollhouse.house.running import open_runs
+from tollhouse.ledger.run_record import RunRecord
 from tollhouse.models.book import ModelBook
 from tollhouse.models.port import ModelRequest
 from tollhouse.models.retry import Patience
@@ -73,14 +75,14 @@ class Effects:
 def model(request: ModelRequest) -> Any:
     """Asks for something else each turn, by what the run was asked, and then ends."""
     seed, turn = len(request.messages[0].text), int(request.key.split(":")[1])
-    n = seed * 7 + turn
+    n = seed * 10 + turn
     if turn > 2 + seed % 2:
         return "done"
     options: Sequence[tuple[str, dict[str, Any]]] = [
         ("pay", {"n": n}), ("note_down", {"n": n}), ("look", {"n": n}), ("ask_person", {"question": "?"}),
         ("wait", {"seconds": 50}), ("agent_helper", {"input": "x" * (n % 5 + 1)}), ("nothing", {}),
     ]  # fmt: skip
-    return calls(*(options[(n * k + k) % len(options)] for k in range(1, 2 + n % 3)))["call"]
+    return calls(*Random(n + 3000).choices(options, k=1 + n % 3))["call"]
 
 
 TOOLS = ("pay", "note_down", "look")
@@ -97,6 +99,7 @@ class World:
     def __init__(self, stage: Stage, effects: Effects) -> None:
         self.stage, self.effects = stage, effects
         self.drives: list[Drive] = []
+        self.seen: list[RunRecord] = []
 
     async def act(self, action: Action) -> None:
         """Do it; what is refused by name is fine, in whatever state it comes."""
@@ -125,8 +128,9 @@ class World:
 
     async def claim(self, number: int) -> None:
         runs = self.runs(number)
-        found = await runs.store.runs_to_take(runs.tenant, "local", 5)
-        for record in found[:1]:
+        self.seen += await runs.store.runs_to_take(runs.tenant, "local", 5)
+        if self.seen:  # what was seen may be long past
+            record = self.seen.pop(number % len(self.seen))
             if record.finished:
                 await runs.tidy(record)
             else:
