@@ -123,7 +123,7 @@ class Core:
         """Wait until this process, taken for lost under that name, has another; for :data:`NEW_NAME_S` at most."""
         loop = asyncio.get_running_loop()
         until = loop.time() + NEW_NAME_S
-        while self.owner_id == lost_owner and loop.time() < until:
+        while self.owner_id == lost_owner and loop.time() < until:  # noqa: ASYNC110 - a thread sets it, not the loop
             await asyncio.sleep(NAME_POLL_S)
 
     async def read_fence(self, tenant: str, key: str) -> Fence | None:
