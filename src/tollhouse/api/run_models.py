@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, StringConstraints
 
-from tollhouse.api.models import Body, Call, Name, OptionalReason, Shown, example
+from tollhouse.api.models import Body, Call, Name, OptionalReason, Shown, example, example_of
 from tollhouse.runs.starting import INPUT_CHARACTERS_MOST, WALL_S_MOST
 
 
@@ -165,6 +165,8 @@ class AnswerGiven(Body):
 class WaitingShown(Shown):
     """One thing that a run waits for. `id`: the key of its call, or of its question."""
 
+    model_config = example(_RUN["waiting"][0])
+
     kind: Literal["reconciliation", "approval", "answer", "work", "time"]
     id: str
     since: str
@@ -202,12 +204,16 @@ class Run(Shown):
 class RunPage(Shown):
     """Runs, newest first. `next`: the cursor of the next page; null at the end."""
 
+    model_config = example({"runs": [_RUN], "next": None})
+
     runs: list[Run]
     next: str | None
 
 
 class RunCallPage(Shown):
     """Calls of a run, newest first. `next`: the cursor of the next page; null at the end."""
+
+    model_config = example({"calls": [example_of(Call)], "next": None})
 
     calls: list[Call]
     next: str | None
@@ -242,6 +248,8 @@ class Question(Shown):
 class QuestionPage(Shown):
     """Questions that are open, of the newest runs first. `next`: the cursor of the next page; null at the end."""
 
+    model_config = example({"questions": [example_of(Question)], "next": None})
+
     questions: list[Question]
     next: str | None
 
@@ -275,11 +283,27 @@ class AgentShown(Shown):
 class AgentList(Shown):
     """Agents by name."""
 
+    model_config = example({"agents": [example_of(AgentShown)]})
+
     agents: list[AgentShown]
 
 
 class AgentVersions(Shown):
     """An agent: its newest version, and every version that was ever published, newest first."""
+
+    model_config = example(
+        {
+            "name": "refunds",
+            "newest": example_of(AgentShown),
+            "versions": [
+                {
+                    "version": _RUN["agent_version"],
+                    "first_published_at": "2026-11-29T12:00:00.000000Z",
+                    "agent": {"name": "refunds", "model": "anthropic:claude-opus-4-8"},
+                }
+            ],
+        }
+    )
 
     name: str
     newest: AgentShown
@@ -288,6 +312,25 @@ class AgentVersions(Shown):
 
 class RehearsalShown(Shown):
     """What a rehearsal came to: what would have gone otherwise than recorded."""
+
+    model_config = example(
+        {
+            "run_id": RUN_ID,
+            "agent_version": _RUN["agent_version"],
+            "model": "anthropic:claude-opus-4-8",
+            "state": "succeeded",
+            "same": False,
+            "differences": [
+                {
+                    "kind": "other_arguments",
+                    "turn": 1,
+                    "sentence": "It would call issue_credit with other arguments.",
+                    "recorded": {"amount_cents": 2500},
+                    "now": {"amount_cents": 2000},
+                }
+            ],
+        }
+    )
 
     run_id: str
     agent_version: str
@@ -299,6 +342,15 @@ class RehearsalShown(Shown):
 
 class Proof(Shown):
     """A signed bundle. Verify it anywhere with `tollhouse proof verify`."""
+
+    model_config = example(
+        {
+            "format": "tollhouse-proof/1",
+            "contents": {"about": {"kind": "run", "id": RUN_ID, "tenant": "default"}},
+            "envelope": {"payloadType": "application/vnd.in-toto+json", "payload": "", "signatures": []},
+            "public_key": "-----BEGIN PUBLIC KEY-----",
+        }
+    )
 
     format: str
     contents: dict[str, JsonValue]
