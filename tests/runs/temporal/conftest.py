@@ -14,6 +14,7 @@ from tests.support.runs import OpenStage, Script, Stage, Watched, house_over
 from tests.support.temporal import TemporalServer
 from tollhouse import Tool
 from tollhouse.house.running import open_runs
+from tollhouse.ledger.run_record import RunQuery
 from tollhouse.models.book import ModelBook
 from tollhouse.models.retry import Patience
 from tollhouse.runs.agents import Agent
@@ -39,10 +40,15 @@ class TemporalStage(Stage):
                 await asyncio.sleep(0.01)
 
     async def _is_still(self) -> bool:
-        store, tenant = self.runs.store, self.runs.tenant
-        waiting = await store.runs_to_take(tenant, "temporal", 1)
-        counted = await store.count_runs(tenant)
-        return not waiting and not counted.get("running") and not any(each.in_hand for each in self.workers)
+        """Nothing may go on, nothing is under way, and nothing moved while that was read."""
+        before = await self._versions()
+        waiting = await self.runs.store.runs_to_take(self.runs.tenant, "temporal", 1)
+        after = await self._versions()
+        busy = any(driver.in_hand for driver in self.workers)
+        return not waiting and not busy and before == after and "running" not in after.values()
+
+    async def _versions(self) -> dict[tuple[str, int], str]:
+        return {(run.id, run.record.version): run.state for run in await self.runs.list(RunQuery(limit=1000))}
 
     def workflow(self, run_id: str) -> WorkflowHandle[Any, Any]:
         """The workflow of a run, as Temporal knows it."""

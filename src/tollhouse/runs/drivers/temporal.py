@@ -38,7 +38,8 @@ try:
     from tollhouse.runs.drivers.temporal_workflow import DRIVE, Order, RunWorkflow, Stands
 except ImportError:
     raise ExtraMissing(
-        "The Temporal driver needs packages that are not installed.", remedy="pip install 'tollhouse[temporal]'"
+        "The Temporal driver needs packages that are not installed.",
+        remedy="Run pip install 'tollhouse[temporal]'.",
     ) from None
 
 log = logging.getLogger("tollhouse")
@@ -55,6 +56,8 @@ SIGNAL_AGAIN_S = 5.0
 """A run that is still to be taken so long after its signal gets another one."""
 STICKY_S = 2.0
 """How long a workflow waits for the worker that knows it before any other may take it up."""
+WATCH_S = 5.0
+"""How often the server is asked whether it is there, for the log."""
 SHUTDOWN_S = 5.0
 """How long ending waits for the server's word, once nothing is in hand any more."""
 
@@ -114,7 +117,8 @@ class TemporalDriver:
             graceful_shutdown_timeout=timedelta(days=365),  # `stop` knows better when to end what is under way
         )
         self._hands.start()
-        self._tasks = [asyncio.create_task(self._work(self._worker)), asyncio.create_task(self._rounds())]
+        parts = (self._work(self._worker), self._rounds(), self._watch())
+        self._tasks = [asyncio.create_task(part) for part in parts]
 
     @property
     def in_hand(self) -> int:
@@ -126,14 +130,15 @@ class TemporalDriver:
         self._hands.stopping = True
         if self._worker is None:
             return
-        working, looking = self._tasks
-        looking.cancel()
+        working, *looking = self._tasks
+        for task in looking:
+            task.cancel()
         ending = asyncio.create_task(self._worker.shutdown())
         await self._hands.stop(grace_s)
         await asyncio.wait([ending, working], timeout=SHUTDOWN_S)
         for task in (ending, working):
             task.cancel()
-        await asyncio.wait([ending, working, looking], timeout=SHUTDOWN_S)
+        await asyncio.wait([ending, *self._tasks], timeout=SHUTDOWN_S)
 
     async def is_well(self) -> bool:
         """Whether this process looks at its store, works for Temporal, and is heard there."""
@@ -146,6 +151,14 @@ class TemporalDriver:
             await worker.run()
         except Exception:
             log.exception("temporal_worker_failed")
+
+    async def _watch(self) -> None:
+        heard = True
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if (hears := await temporal_client.answers(self._client)) != heard:
+                log.warning("temporal_back" if hears else "temporal_away", extra={"tollhouse": {}})
+            heard = hears
 
     # -- the activity --------------------------------------------------------------------------------------
 
@@ -206,12 +219,14 @@ class TemporalDriver:
             except Exception:
                 log.exception("driver_round_failed")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._poked.wait(), self._every_s * random.uniform(0.75, 1.25))
+                async with asyncio.timeout(self._every_s * random.uniform(0.75, 1.25)):
+                    await self._poked.wait()  # not by `wait_for`, which loses a cancel that comes with the poke
 
     async def round(self) -> int:
         """Signal the workflow of every run that may go on, starting it where there is none; how many."""
-        if self._hands:
-            await self._hands.stop_cancelled_elsewhere()
+        for record in await self._hands.stop_cancelled_elsewhere():
+            if record.driver == self.name and record.id not in self._hands:
+                _ = self._hands.take(record)  # let go of when something failed; nobody else can take it
         found = await self._runs.store.runs_to_take(self._runs.tenant, self.name, ROUND_MOST, agents=self._agents)
         self._last_round_s = now_s = time.monotonic()
         self._signalled = {run: at_s for run, at_s in self._signalled.items() if now_s - at_s < SIGNAL_AGAIN_S}

@@ -69,7 +69,10 @@ def _refused(address: str, namespace: str, error: RPCError) -> DriverUnavailable
 
 @cache
 def _runtime() -> Runtime:
-    """Temporal's own threads, one set for a process; their log goes where the rest of the log does."""
+    """Temporal's own threads, one set for a process; their log goes where the rest of the log does.
+
+    Without a line for each request that is tried again: the driver says when the server is away.
+    """
     log = LogForwardingConfig(logging.getLogger("tollhouse.temporal"), append_target_to_name=False)
-    logging_config = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=log)
-    return Runtime(telemetry=TelemetryConfig(logging=logging_config))
+    quiet = f"{TelemetryFilter(core_level='WARN', other_level='ERROR').formatted()},temporalio_client=ERROR"
+    return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(quiet, forwarding=log)))
