@@ -7,6 +7,7 @@ stays held. So whoever drives a run after a crash simply passes the open asks ag
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from tollhouse.contract.terms import Effect
@@ -123,11 +124,11 @@ class Calls:
             case CallInFlight():
                 now_us = self._core.clock.now_us()
                 return Waiting("time", ask.key, now_us, now_us + AGAIN_US, error.cause)
-            case CallNotSent():
+            case CallNotSent() | Refused() | InvalidArguments() | UnknownTool():
                 return await self._not_sent(ask, run, error)
-            case CallFailed() | Refused() | Compensated() | ResultPurged():
+            case CallFailed() | Compensated() | ResultPurged():
                 return _told(ask, error.for_model, error.code, await self._state_of(ask.key))
-            case InvalidArguments() | UnknownTool() | InvalidKey() | InvalidSetting() | CallConflict():
+            case InvalidKey() | InvalidSetting() | CallConflict():
                 return _told(ask, error.for_model, error.code)
             case _:
                 raise error
@@ -138,18 +139,21 @@ class Calls:
         return _told(ask, error.for_model, error.code, await self._state_of(ask.key))
 
     async def _not_sent(self, ask: Ask, run: RunRecord, error: TollhouseError) -> Result | Waiting:
-        """Proof that nothing left. It is given up, so that the model may ask for something else instead.
+        """Nothing left. A call that could still go is given up, so that the model may ask for something else instead.
 
         Unless this process was taken for lost meanwhile: then the call belongs to whoever drives the run now.
         """
-        if run.owner != self._core.owner_id:
-            raise RunOwnerGone
-        try:
-            await self._people.cancel(ask.key, by=run.requested_by, reason="nothing was sent, and the run goes on")
-        except NotAllowed:
-            now_us = self._core.clock.now_us()  # somebody is sending it after all
-            return Waiting("time", ask.key, now_us, now_us + AGAIN_US, error.cause)
-        return _told(ask, error.for_model, error.code, await self._state_of(ask.key))
+        state = await self._state_of(ask.key)
+        if state == State.READY:
+            if run.owner != self._core.owner_id:
+                raise RunOwnerGone
+            with suppress(NotAllowed):  # it ended by itself
+                reason = "nothing was sent, and the run goes on"
+                state = (await self._people.cancel(ask.key, by=run.requested_by, reason=reason)).state
+        if state in (None, State.REFUSED):
+            return _told(ask, error.for_model, error.code, state)
+        now_us = self._core.clock.now_us()  # somebody is sending it after all
+        return Waiting("time", ask.key, now_us, now_us + AGAIN_US, error.cause)
 
     async def _waits(self, kind: Any, key: str, text: str) -> Waiting:
         record = await self._core.store.get(self._core.tenant, key)
