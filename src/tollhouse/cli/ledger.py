@@ -43,8 +43,8 @@ async def existing(store: str | None, file: str | None = None) -> str:
     if report.version is None:
         raise UsageMistake(
             f"The ledger {without_password(url)} does not exist.",
-            remedy="Correct --store; a ledger is created when a house or a worker first opens it, or by "
-            "`tollhouse db upgrade`.",
+            remedy="Correct the URL; a ledger is made by `tollhouse serve` or `tollhouse db upgrade`, or when a house "
+            "or a worker first opens it.",
         )
     return url
 

@@ -59,7 +59,9 @@ File = Annotated[
 
 By = Annotated[
     str | None,
-    typer.Option("--by", metavar="NAME", envvar=PRINCIPAL_ENV, help="Who decides; kept on the record. Required."),
+    typer.Option(
+        "--by", metavar="NAME", envvar=PRINCIPAL_ENV, help="Who asks or decides; kept on the record. Required."
+    ),
 ]
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key of the call.", show_default=False)]

@@ -16,6 +16,7 @@ from tollhouse.cli.failures import FAILED, IN_DOUBT, OK, UsageMistake
 from tollhouse.cli.ledger import existing, run
 from tollhouse.cli.options import File, Json, Key, Store, Tenant
 from tollhouse.cli.screen import Screen
+from tollhouse.cli.words import count
 from tollhouse.errors import ExtraMissing
 from tollhouse.ledger.keys import DEFAULT_TENANT, check_key, check_tenant
 from tollhouse.runs.proof.anchors import Anchors, anchors_file
@@ -71,7 +72,7 @@ def verify_file(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Verify a proof, offline: that nothing in it was changed, and that nothing is missing.
+    """Say, offline, whether a proof is whole and unchanged.
 
     Exits with 0 when it passes, 1 when it fails, and 3 when it is whole and something in it is still open.
     """
@@ -88,7 +89,10 @@ def verify_file(
 
 @app.command("key")
 def show_key(store: Store = None, file: File = None, as_json: Json = False) -> int:
-    """Print the public key that proofs of a ledger are signed with, for whoever will verify them."""
+    """Print the public key for whoever verifies proofs.
+
+    Proofs of a ledger are signed with its other half, which the first start makes.
+    """
     _need_extra()
     screen = Screen(as_json=as_json)
     url = run(_opened_url(store, file))
@@ -203,7 +207,7 @@ async def _opened_url(store: str | None, file: str | None) -> str:
 def _show(screen: Screen, verdict: Verdict) -> None:
     about = verdict.about
     screen.line(f"{verdict.result.value}: {about.get('kind')} {about.get('id')}", style=_STYLES[verdict.result])
-    counts = ", ".join(f"{number} {name}" for name, number in verdict.counts.items() if number)
+    counts = ", ".join(count(number, name.removesuffix("s")) for name, number in verdict.counts.items() if number)
     key = f"{str(verdict.key_id)[:16]}, {'as given' if verdict.pinned else 'the one in the bundle'}"
     screen.pairs([("holds", counts), ("key", key)])
     _list(screen, "Wrong, the first first", verdict.problems)
@@ -232,6 +236,4 @@ def _text(path: Path) -> str:
 
 def _need_extra() -> None:
     if importlib.util.find_spec("cryptography") is None:
-        raise ExtraMissing(
-            "Signatures need the package cryptography.", remedy="Run pip install 'tollhouse[server]'."
-        )
+        raise ExtraMissing("Signatures need the package cryptography.", remedy="Run pip install 'tollhouse[server]'.")

@@ -60,7 +60,11 @@ def start(
     tenant: Tenant = DEFAULT_TENANT,
     as_json: Json = False,
 ) -> int:
-    """Start a run. It goes on in `tollhouse serve`, or here with --drive."""
+    """Start a run. It goes on in `tollhouse serve`, or here with --drive.
+
+    The agent is the one that a server, or --drive, published last: a changed file counts from the next start of a
+    server.
+    """
     screen, who = Screen(as_json=as_json), decider(by)
 
     async def begin(runs: Runs) -> RunView:

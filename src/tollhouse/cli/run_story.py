@@ -104,7 +104,13 @@ def _waiting(facts: Facts) -> Iterator[Told]:
     for each in facts["waiting"]:
         word, style, text = _WAIT_WORDS[each["kind"]]
         until = f" (until {moment(each['until_us'])})" if each["until_us"] is not None else ""
-        yield Told(word, style, text.format(id=each["id"], text=shortened(each["text"] or "")) + until)
+        yield Told(word, style, text.format(id=each["id"], text=shortened(_why(each))) + until)
+
+
+def _why(waiting: Facts) -> str:
+    """Why it waits, without the beginning that the line has already."""
+    why, key = waiting["text"] or "", waiting["id"]
+    return str(why).removeprefix(f"{key} waits for people: ").removeprefix(f"The outcome of {key} is unknown: ")
 
 
 def _question_answered(facts: Facts) -> Iterator[Told]:
