@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,11 @@ from tests.support.runs import Bank, OpenStage, Stage, agent, calls, driven_only
 from tollhouse import CallContext, Tool, external, tool
 from tollhouse.errors import NotAllowed, NotEntitled, RunNotAllowed, TollhouseError, UnknownRun
 from tollhouse.gate.context import COMMIT_IS_CHECK_US
+from tollhouse.ledger.run_record import RunRecord
 from tollhouse.models.port import ModelRequest
 from tollhouse.runs.agents import AgentApproval, Limits
 from tollhouse.runs.drivers.local import LocalDriver
+from tollhouse.runs.ending import Ending
 from tollhouse.runs.view import RunView
 
 TOOLS = ("credit", "letter", "balance")
@@ -172,6 +175,31 @@ async def test_tool_that_awaits_before_its_send_sends_nothing_after_a_cancel(
     with pytest.raises(TollhouseError):
         await stage.house.call(pay, {}, key=call.key, scope=run.id)
     assert bank.receiver.requests() == []
+
+
+@driven_only
+async def test_call_that_departs_in_the_moment_of_the_cancel_is_named(
+    open_stage: OpenStage, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What left between the cancel's look at the calls and its commit is in the history of the run all the same."""
+    stage = await open_stage(*bank.tools, agents=[agent(tools=TOOLS)], clerk=[calls(LETTER), "ok"])
+    driver = LocalDriver(stage.all_runs[1])
+    run = await stage.runs.start("clerk", "go", by="ada")
+    look = Ending.left
+
+    async def before_it_left(ending: Ending, record: RunRecord) -> list[dict[str, Any]]:
+        left = await look(ending, record)
+        if not record.finished:
+            await driver.settle()
+        return left
+
+    with monkeypatch.context() as patch:
+        bank.receiver.fault("close_after_effect", collection="letters")
+        patch.setattr(Ending, "left", before_it_left)
+        await stage.runs.cancel(run.id, by="bob")
+    named = [f["left"] for kind in ("run_cancelled", "run_tidied") for f in await stage.facts(run.id, kind)]
+    assert [each["key"] for each in named[-1]] == [f"{run.id}:1.1"]
+    assert bank.letters == 1
 
 
 # case C59

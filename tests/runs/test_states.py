@@ -60,7 +60,7 @@ STEPS: dict[RunEvent, list[Callable[[RunRecord], steps.RunChange]]] = {
     RunEvent.SUCCEEDED: [lambda r: steps.succeeded(r, "done", NOW)],
     RunEvent.FAILED: [lambda r: steps.failed(r, "code", "cause", NOW)],
     RunEvent.CANCELLED: [lambda r: steps.cancelled(r, "bob", "why", [], NOW)],
-    RunEvent.TIDIED: [lambda r: steps.tidied(r, [], None, NOW)],
+    RunEvent.TIDIED: [lambda r: steps.tidied(r, [], [], None, NOW)],
 }
 """Every function that makes a step, by the event that it tells of."""
 

@@ -54,8 +54,9 @@ class Ending:
         if run.state != RunState.SUCCEEDED:
             forbidden = await self.forbid_calls(run)
             await self.cancel_children(run, cancel_child)
+        left = await self.left(run) if run.state == RunState.CANCELLED else []
         told = await self._tell_parent(run)
-        change = steps.tidied(run, forbidden, told, self._core.clock.now_us())
+        change = steps.tidied(run, forbidden, left, told, self._core.clock.now_us())
         try:
             return (await commit(self._store, change, self._core.ids.new(Prefix.DECISION)))[0]
         except RunStale as stale:

@@ -240,9 +240,14 @@ def cancelled(before: RunRecord, by: str, reason: str, left: Sequence[Mapping[st
     return _finished(before, _E.CANCELLED, _S.CANCELLED, now_us, facts, "cancelled", f"{by}: {reason}")
 
 
-def tidied(before: RunRecord, cancelled_keys: Sequence[str], told: str | None, now_us: int) -> RunChange:
-    """Nothing is left to do about a finished run. ``told``: the call of the parent that its end was reported to."""
-    facts = {"cancelled": list(cancelled_keys), "told": told}
+def tidied(
+    before: RunRecord, cancelled_keys: Sequence[str], left: Sequence[Mapping[str, Any]], told: str | None, now_us: int
+) -> RunChange:
+    """Nothing is left to do about a finished run. ``told``: the call of the parent that its end was reported to.
+
+    ``left``: what of a cancelled run had been sent, now that nothing of it departs any more.
+    """
+    facts = {"cancelled": list(cancelled_keys), "left": list(left), "told": told}
     return _moved(before, _E.TIDIED, RunState(before.state), now_us, facts, due_at_us=None)
 
 
