@@ -25,7 +25,7 @@ from tollhouse.runs.calls import Calls, agent_tool_name, is_fatal
 from tollhouse.runs.journal import Journal, JournalStore, RunOwnerGone, RunStale, commit, follow, last_of_thread, read
 from tollhouse.runs.live import Bus, Moved, Text
 from tollhouse.runs.output import Verdict, check_schema, verify
-from tollhouse.runs.results import Result
+from tollhouse.runs.results import Result, in_characters
 from tollhouse.runs.states import FINISHED, RunEvent, RunState
 from tollhouse.runs.steps import RunChange
 
@@ -178,7 +178,7 @@ class Drive:
         turn = self._journal.turn + 1
         teller = self._teller(turn) if self._shared.bus.is_heard(self.record.id) else None
         try:
-            reply = await self._shared.model.ask(self._request(turn), teller)
+            reply = in_characters(await self._shared.model.ask(self._request(turn), teller))
         except ModelFailed as failure:
             await self._model_failed(failure, turn)
             return

@@ -45,7 +45,7 @@ from tollhouse.runs.agents import Agent
 from tollhouse.runs.body import Waiting, body_of
 from tollhouse.runs.journal import JournalStore, RunOwnerGone
 from tollhouse.runs.lineage import twins
-from tollhouse.runs.results import Result
+from tollhouse.runs.results import Result, readable
 
 AGAIN_US = 1_000_000
 """How soon a run looks again at a call that another process has in hand."""
@@ -88,7 +88,7 @@ class Calls:
                 ask, f"There is no tool {ask.tool[:200]} here. Nothing was sent. Tools: {has}.", "tool_not_allowed"
             )
         if ask.arguments is None:
-            return _told(ask, "The arguments were no JSON object. Nothing was sent.", "invalid_arguments")
+            return _told(ask, "The arguments were no JSON object of text. Nothing was sent.", "invalid_arguments")
         return None
 
     async def _twin(self, run: RunRecord, ask: Ask) -> CallRecord | None:
@@ -187,9 +187,9 @@ def _text_of(value: Any, detail: str | None) -> str:
     if isinstance(value, Unavailable):
         return f"It took effect, but its result could not be kept ({detail or value.problem})."
     if isinstance(value, str):
-        return value
+        return readable(value)
     plain = plain_json(from_tree(to_tree(value, lossless=True)))
-    return json.dumps(plain, ensure_ascii=False)
+    return readable(json.dumps(plain, ensure_ascii=False))
 
 
 def is_fatal(result: Result, agent: Agent) -> bool:

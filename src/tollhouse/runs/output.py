@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from tollhouse.errors import ExtraMissing
 from tollhouse.models.port import Model, ModelReply, ModelRequest, RequestAttempt, UserMessage
 from tollhouse.runs.agents import Agent, Verifier
+from tollhouse.runs.results import readable
 
 PROBLEM_CHARACTERS_MOST = 1000
+DEPTH_MOST = 100
+"""Lists and mappings in one another."""
 _FENCED = re.compile(r"\A\s*```[a-zA-Z]*\n(.*)\n```\s*\Z", re.DOTALL)
 
 VERDICT_SCHEMA = {
@@ -36,7 +41,7 @@ def check_schema(agent: Agent, text: str) -> Verdict:
     if agent.output_schema is None:
         return Verdict(text)
     try:
-        output = json.loads(_bare(text))
+        output = _json_in(text)
     except ValueError as error:
         return Verdict(problem=f"Your answer is not JSON ({error}). Answer with JSON alone, as the schema says.")
     problems = _problems(agent.output_schema, output)
@@ -45,10 +50,35 @@ def check_schema(agent: Agent, text: str) -> Verdict:
     return Verdict(output)
 
 
-def _bare(text: str) -> str:
-    """Without the code fence that models put around JSON."""
+def _json_in(text: str) -> Any:
+    """The JSON of an answer, without the code fence that models put around it.
+
+    Raises :class:`ValueError` for what Python reads and JSON does not know, and for what is nested too deeply.
+    """
     fenced = _FENCED.match(text)
-    return fenced[1] if fenced else text
+    try:
+        value = json.loads(fenced[1] if fenced else text, parse_constant=_no_number, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    layer = [value]
+    for _ in range(DEPTH_MOST):
+        layer = [inner for each in layer for inner in _inside(each)]
+    if layer:
+        raise ValueError("nested too deeply")
+    return json.loads(readable(json.dumps(value, ensure_ascii=False)))
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _no_number(text)
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number")
 
 
 def _problems(schema: Any, output: Any) -> str:
@@ -82,7 +112,7 @@ async def verify(model: Model, verifier: Verifier, question: str, answer: str, k
 
 def _verdict(reply: ModelReply) -> Verdict:
     try:
-        said = json.loads(_bare(reply.text))
+        said = _json_in(reply.text)
         passed, problem = bool(said["pass"]), str(said.get("problem") or "The verifier did not pass it.")
     except (ValueError, KeyError, TypeError, AttributeError):
         passed, problem = False, "The verifier gave no verdict."

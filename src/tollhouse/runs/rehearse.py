@@ -31,7 +31,7 @@ from tollhouse.runs.calls import agent_tool_name
 from tollhouse.runs.journal import EVENTS_PAGE, JournalStore, facts_of, read_before
 from tollhouse.runs.output import check_schema
 from tollhouse.runs.reader import RunReader
-from tollhouse.runs.results import asked
+from tollhouse.runs.results import asked, in_characters
 from tollhouse.runs.states import RunEvent, RunState
 
 Kind = Literal["new_call", "other_arguments", "missing_call", "other_end", "other_output"]
@@ -186,7 +186,7 @@ class _Play:
         while self.turn < self._agent.limits.turns:
             self.turn += 1
             try:
-                reply = await self._model.ask(self._request())
+                reply = in_characters(await self._model.ask(self._request()))
             except ModelFailed as failure:
                 self.spent = self.spent.with_attempts(failure.attempts)
                 return RunState.FAILED.value, None, {"code": failure.code, "cause": failure.cause}

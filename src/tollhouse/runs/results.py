@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tollhouse.ledger.record import replace
-from tollhouse.models.port import AssistantMessage, ModelReply, ToolMessage
+from tollhouse.models.port import AssistantMessage, ModelReply, ToolMessage, message_as_json, message_of
+
+_dump = partial(json.dumps, ensure_ascii=False, default=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +53,29 @@ def asked(reply: ModelReply, run_id: str, turn: int) -> AssistantMessage:
     """The reply with a key for each call it asks for: ``<run_id>:<turn>.<index>``, whatever ids the provider gave."""
     asks = tuple(replace(ask, key=f"{run_id}:{turn}.{number}") for number, ask in enumerate(reply.asks, start=1))
     return AssistantMessage(reply.text, asks, reply.provider)
+
+
+def readable(text: str) -> str:
+    """The text with what is no character, such as half an emoji of an answer that was cut, shown as U+FFFD.
+
+    No store and no provider takes the like.
+    """
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def in_characters(reply: ModelReply) -> ModelReply:
+    """The reply, all of it :func:`readable`. Arguments that are not so are none: another call was never asked for."""
+    kept = message_as_json(AssistantMessage(reply.text, reply.asks, reply.provider))
+    if _is_readable(kept):
+        return reply
+    for ask in kept["asks"]:
+        if not _is_readable(ask["arguments"]):
+            ask["raw"], ask["arguments"] = _dump(ask["arguments"]), None
+    message = message_of(json.loads(readable(_dump(kept))))
+    assert isinstance(message, AssistantMessage)
+    return replace(reply, text=message.text, asks=message.asks, provider=message.provider)
+
+
+def _is_readable(value: Any) -> bool:
+    text = _dump(value)
+    return readable(text) == text
