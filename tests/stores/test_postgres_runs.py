@@ -244,6 +244,16 @@ async def test_paused_runs_cost_nothing(crowd: asyncpg.Connection[asyncpg.Record
     assert [row["id"] for row in await planned["take"].fetch(*asked["take"][1])] == ["p7", "p8"]
 
 
+async def test_look_up_by_id_goes_by_the_primary_key(crowd: asyncpg.Connection[asyncpg.Record]) -> None:
+    """To a plan for the empty table the index of ages looks as good, and would be walked from end to end later."""
+    asked = _asked()
+    for name in ("get", "update", "finish", "take"):
+        text, values = asked[name]
+        lines = [line for (line,) in await crowd.fetch(f"EXPLAIN {text.replace('@', '')}", *values)]
+        assert any("using runs_pkey" in line for line in lines), name
+        assert not [line for line in lines if "runs_created" in line], name
+
+
 async def _rows_read(
     connection: asyncpg.Connection[asyncpg.Record], statement: PreparedStatement[asyncpg.Record], values: Sequence[Any]
 ) -> int:

@@ -21,6 +21,12 @@ KINDS = dict.fromkeys(RUN_COLUMNS, "text") | {
 }  # fmt: skip
 """Columns and the types they are bound as."""
 
+
+def by_id(tenant: str, run_id: str) -> str:
+    """What finds the run ``r`` under an id, through the primary key only; see ``calls.by_key``."""
+    return f"FROM @runs r WHERE r.tenant = {tenant} AND r.id BETWEEN {run_id} AND {run_id} ORDER BY r.id LIMIT 1"
+
+
 _NAMES = ", ".join(RUN_COLUMNS)
 _SELECT = f"SELECT {_NAMES} FROM @runs"
 
@@ -31,7 +37,7 @@ COUNT = (
 
 FORGET_WAKES = "DELETE FROM @wakes WHERE tenant = $1 AND run_id = $2 RETURNING 1"
 
-GET = f"{_SELECT} WHERE tenant = $1 AND id = $2"
+GET = f"SELECT {_NAMES} {by_id('$1', '$2')}"
 
 IN_THREAD = f"{_SELECT} WHERE tenant = $1 AND thread = $2 AND thread IS NOT NULL AND NOT finished"
 
@@ -56,7 +62,7 @@ _DUE = (
 )
 _WOKEN = (
     "SELECT w.run_id, w.at_us FROM @wakes w CROSS JOIN LATERAL"
-    " (SELECT * FROM @runs WHERE tenant = w.tenant AND id = w.run_id OFFSET 0) r"
+    f" (SELECT r.* {by_id('w.tenant', 'w.run_id')}) r"
     " WHERE w.tenant = $1 AND r.owner IS NULL AND NOT r.finished AND r.state <> 'limit_reached'"
     f" AND {_WANTED} ORDER BY w.at_us, w.run_id LIMIT $3"
 )
@@ -71,7 +77,7 @@ TAKE = (
     f"SELECT {', '.join(f'r.{name}' for name in RUN_COLUMNS)} FROM"
     f" (SELECT id, min(since_us) AS since_us FROM (({_DUE}) UNION ALL ({_WOKEN}) UNION ALL ({_LEFT})) found"
     " GROUP BY id ORDER BY since_us, id LIMIT $3) f"
-    " CROSS JOIN LATERAL (SELECT * FROM @runs WHERE tenant = $1 AND id = f.id OFFSET 0) r ORDER BY f.since_us, f.id"
+    f" CROSS JOIN LATERAL (SELECT r.* {by_id('$1', 'f.id')}) r ORDER BY f.since_us, f.id"
 )
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -101,7 +107,7 @@ def update(*, owner: bool, bodies: bool, finished: bool) -> str:
     live, source = _live(number, owner)
     put = (
         f"put AS (UPDATE @runs r SET {changes}{source}"
-        f" WHERE r.tenant = {tenant} AND r.id = {run_id} AND r.version = {version} RETURNING r.tenant, r.id)"
+        f" WHERE r.ctid = (SELECT r.ctid {by_id(tenant, run_id)}) AND r.version = {version} RETURNING r.tenant, r.id)"
     )
     slept = "slept AS (DELETE FROM @wakes w USING put p WHERE w.tenant = p.tenant AND w.run_id = p.id)"
     return _whole(live, put, told, _kept(number, bodies), slept if finished else "")
