@@ -1,10 +1,13 @@
-"""An agent that refunds at a payment provider which ignores keys, killed at every point: a duplicate would show there."""
+"""An agent that refunds at a payment provider which ignores keys, killed everywhere: a duplicate would show there."""
 
 from __future__ import annotations
+
+import asyncio
 
 import httpx2
 import pytest
 
+from tests.crash.listening import eventually
 from tests.crash.runs.conftest import Drive, MakeOffice
 from tests.crash.runs.office import opened
 from tests.crash.runs.watching import begun, bundles, finished, side_by_side
@@ -62,8 +65,7 @@ async def test_agent_that_dies_while_the_provider_works_refunds_once(
         slow.set_delay(to_client_ms=60_000)
         driver = await drive(office)
         run = await driver.begin()
-        while not refunded(client, charge):
-            pass
+        await eventually(lambda: asyncio.to_thread(lambda: bool(refunded(client, charge))))
         await driver.kill()
         slow.cut()
         slow.set_delay(to_client_ms=0)

@@ -62,4 +62,5 @@ def card_refund(url: str, reach: Reach = nowhere, *, provider: str) -> list[Tool
     recipe = runpy.run_path(str(ROOT / "examples" / "recipes" / "card_refund.py"))
     refund: Tool[Any] = recipe["refund"]
     refund.terms = replace(refund.terms, absent_after_s=SILENCE_S)
+    refund.contract_text = refund.terms.dumps()
     return [refund]
