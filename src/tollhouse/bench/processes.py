@@ -18,6 +18,7 @@ from typing import Any
 
 from tollhouse import Tollhouse
 from tollhouse.bench.job import TOOLS
+from tollhouse.house.collector import seldom_collected
 from tollhouse.house.running import open_runs
 from tollhouse.models.port import ModelReply, ModelRequest, OnText
 from tollhouse.runs.agents import Agent
@@ -149,7 +150,8 @@ def main(what: str, url: str) -> None:
     """Run one of them until it is killed."""
     from tollhouse.api.server import run
 
-    run({"drive": _drive, "serve": _serve}[what](url))
+    with seldom_collected():
+        run({"drive": _drive, "serve": _serve}[what](url))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from tollhouse.bench.report import Report
 from tollhouse.bench.runs import commits_per_run, run_contestants
 from tollhouse.bench.startup import import_s, open_s
 from tollhouse.bench.streams import measure_streams
+from tollhouse.house.collector import seldom_collected
 
 Tell = Callable[[str], None]
 """Called with a sentence for every stage."""
@@ -76,22 +77,16 @@ async def _compete(plan: Plan, chosen: list[Engine], report: Report, tell: Tell)
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The garbage collector as a service should set it: what is loaded is left alone, the rest looked at seldom.
-
-    It holds for controls and houses alike, since they run in one process. Ten thousand doubts are not worth a log line
-    each, either.
+    """The garbage collector as the server and the worker set it, for controls and houses alike, since they run in one
+    process. Ten thousand doubts are not worth a log line each, either.
     """
-    before, log = gc.get_threshold(), logging.getLogger("tollhouse")
+    log = logging.getLogger("tollhouse")
     level = log.level
     log.setLevel(logging.ERROR)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
     try:
-        yield
+        with seldom_collected():
+            yield
     finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
         log.setLevel(level)
 
 

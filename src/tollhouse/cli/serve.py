@@ -27,6 +27,7 @@ from tollhouse.cli.screen import Screen
 from tollhouse.cli.sources import agents_file, tools_of_file
 from tollhouse.cli.words import count
 from tollhouse.errors import ExtraMissing
+from tollhouse.house.collector import seldom_collected
 from tollhouse.ledger.keys import DEFAULT_TENANT
 from tollhouse.stores import without_password
 
@@ -53,7 +54,10 @@ def serve(
         str, typer.Option("--listen", metavar="HOST:PORT", envvar="TOLLHOUSE_LISTEN", help="Where to answer.")
     ] = f"127.0.0.1:{DEFAULT_PORT}",
     driver: Annotated[
-        str, typer.Option("--driver", metavar="NAME", help="Who drives runs: local, temporal, or none.")
+        str,
+        typer.Option(
+            "--driver", metavar="NAME", envvar="TOLLHOUSE_DRIVER", help="Who drives runs: local, temporal, or none."
+        ),
     ] = "local",
     temporal: Annotated[
         str,
@@ -106,7 +110,8 @@ def serve(
                     if sample:
                         await _start_sample(runtime)
                     _ready(screen, runtime, url, address, sample, began_s)
-                    await _stopped()
+                    with seldom_collected():
+                        await _stopped()
         return OK
 
     return _run(work(), as_json=as_json)

@@ -24,6 +24,7 @@ from tollhouse.cli.screen import Screen
 from tollhouse.cli.sources import tools_from, url_of
 from tollhouse.cli.words import count
 from tollhouse.house import Tollhouse
+from tollhouse.house.collector import seldom_collected
 from tollhouse.ledger.keys import DEFAULT_TENANT
 from tollhouse.ledger.record import State
 from tollhouse.stores import without_password
@@ -90,7 +91,8 @@ def worker(
             if once:
                 return await _one_round(house, screen)
             async with _served(house, url, tenant, health) as place:
-                return await _until_stopped(house, screen, url, tenant, place)
+                with seldom_collected():
+                    return await _until_stopped(house, screen, url, tenant, place)
 
     return run(work(), level=logging.INFO, as_json=as_json)
 
