@@ -271,6 +271,7 @@ async def test_reader_that_goes_away_leaves_nothing_behind(serve_runs: ServeRuns
     async with asyncio.timeout(10):
         while len(served.app.state.feeds):  # noqa: ASYNC110 - the server notices by itself
             await asyncio.sleep(0.01)
+    await served.asks(run_id, f"{run_id}:1.1")
     await served.runs.answer(run_id, f"{run_id}:1.1", "yes", by="ada")
     await served.until(run_id, RunState.SUCCEEDED)
 
