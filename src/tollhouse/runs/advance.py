@@ -242,6 +242,12 @@ class Drive:
         limits, spent = self._body.limits, self._body.spent
         return ("turns", limits.turns) if spent.turns >= limits.turns else self._used_up()
 
+    def _limit_before_calling(self) -> tuple[str, object] | None:
+        """The limit that forbids the calls of the last answer, and its value."""
+        limits, spent = self._body.limits, self._body.spent
+        over = limits.calls is not None and spent.calls > limits.calls
+        return ("calls", limits.calls) if over else self._wall_limit()
+
     def _used_up(self) -> tuple[str, object] | None:
         """The limit that forbids another request to any model, and its value."""
         limits, spent = self._body.limits, self._body.spent
@@ -269,9 +275,8 @@ class Drive:
 
     async def _settle_calls(self) -> None:
         """Pass the open asks of the last answer, side by side, each on its own; write down what they come to."""
-        limits, spent = self._body.limits, self._body.spent
-        if limits.calls is not None and spent.calls > limits.calls:
-            await self._stop_at("calls", limits.calls)
+        if (reached := self._limit_before_calling()) is not None:
+            await self._stop_at(*reached)
             return
         room = asyncio.Semaphore(CALLS_AT_ONCE)
         tasks = [asyncio.create_task(self._settled(ask, room)) for ask in self._journal.open_asks]

@@ -87,7 +87,7 @@ def model_answered(before: RunRecord, reply: ModelReply, turn: int, now_us: int)
         "finish_reason": reply.finish_reason,
         "attempts": [attempt_as_json(attempt) for attempt in reply.attempts],
     }
-    kept = replace(body, spent=spent, failures=0)
+    kept = replace(body, spent=spent, failures=0, waiting=())
     return _moved(before, _E.MODEL_ANSWERED, _S.RUNNING, now_us, facts, kept)
 
 
