@@ -42,6 +42,16 @@ Effects = Annotated[
     ),
 ]
 
+Driver = Annotated[
+    str,
+    typer.Option(
+        "--driver",
+        metavar="NAME",
+        envvar="TOLLHOUSE_DRIVER",
+        help="Who drives it: local or temporal, as the servers of this ledger do.",
+    ),
+]
+
 
 def start(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name.", show_default=False)],
@@ -52,6 +62,7 @@ def start(
         str | None, typer.Option("--thread", metavar="NAME", help="The conversation that it continues.")
     ] = None,
     agent_version: AgentVersion = None,
+    driver: Driver = "local",
     drive: Annotated[
         bool, typer.Option("--drive", help="Drive it in this process until it ends or waits, and show it.")
     ] = False,
@@ -70,7 +81,10 @@ def start(
     async def begin(runs: Runs) -> RunView:
         if agent_version is None:
             await _publish_if_new(runs, agent, agents_file(file))
-        return await runs.start(agent, input, by=who, key=key, thread=thread, agent_version=agent_version)
+        driven_by = "local" if drive else driver
+        return await runs.start(
+            agent, input, by=who, key=key, thread=thread, agent_version=agent_version, driver=driven_by
+        )
 
     if drive:
         return run(_driven(begin, screen, store, file, tenant))

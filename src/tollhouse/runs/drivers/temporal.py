@@ -179,6 +179,9 @@ class TemporalDriver:
         except TollhouseError as missing:
             log.warning("run_not_driven run=%s code=%s", run_id, missing.code)
             raise _again(missing.cause, MISSING_S) from None
+        except Exception:
+            log.exception("run_not_driven run=%s", run_id)
+            raise _again("A defect; the worker's log has it.", MISSING_S) from None  # words of a run stay here
         finally:
             beating.cancel()
 
