@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.runs import OpenStage, Stage, agent, calls, driven_only
 from tollhouse import Rejected, destructive, tool
-from tollhouse.errors import NotEntitled
+from tollhouse.errors import InvalidSetting, NotEntitled
 from tollhouse.runs.agents import AgentApproval
 
 ASK = ("ask_person", {"question": "What now?"})
@@ -49,3 +49,18 @@ async def test_retried_call_still_needs_those_whom_the_agent_names(open_stage: O
     await stage.house.approve(key, by="boss")
     await looked_at(stage, key)
     assert ((await stage.house.get(key)).state, len(closed)) == ("succeeded", 2)
+
+
+@driven_only
+async def test_nobody_starts_decides_or_says_what_no_store_takes(open_stage: OpenStage) -> None:
+    """A name of spaces is none, and half a character is no word: both are refused before anything is written."""
+    stage = await open_stage(agents=[agent(questions=True)], clerk=[calls(ASK), "ok"])
+    with pytest.raises(NotEntitled):
+        await stage.runs.start("clerk", "go", by="  ")
+    run = await stage.run()
+    for words in ("half \ud83d", "nothing\0", 5):
+        with pytest.raises(InvalidSetting):
+            await stage.runs.answer(run.id, run.waiting[0].id, words, by="bob")  # type: ignore[arg-type]
+        with pytest.raises(InvalidSetting):
+            await stage.runs.cancel(run.id, by="bob", reason=words)  # type: ignore[arg-type]
+    assert (await stage.runs.get(run.id)).version == run.version

@@ -42,7 +42,7 @@ from tollhouse.runs.live import Bus, Moved
 from tollhouse.runs.reader import RunReader
 from tollhouse.runs.registry import agent_version, keep_catalogue
 from tollhouse.runs.rehearse import Rehearsal, rehearse
-from tollhouse.runs.starting import Start, check_limits, check_name, check_start, digest_of
+from tollhouse.runs.starting import Start, check_limits, check_name, check_start, check_words, digest_of
 from tollhouse.runs.states import RunState
 from tollhouse.runs.steps import RunChange
 from tollhouse.runs.view import RunView, view_of
@@ -238,6 +238,7 @@ class Runs(RunReader):
         """Answer a question of the run; it goes on by itself. Raises :class:`UnknownQuestion`, or
         :class:`RunNotAllowed` when the run has ended."""
         check_name(by)
+        check_words("text=", text)
 
         def change_of(record: RunRecord) -> RunChange:
             body = body_of(record)
@@ -272,6 +273,7 @@ class Runs(RunReader):
         one that ended otherwise.
         """
         check_name(by)
+        check_words("reason=", reason)
         record = await self._record(run_id)
         while record.state != RunState.CANCELLED:
             left = await self._ending.left(record)

@@ -100,8 +100,14 @@ def _check_history(messages: Iterable[Message]) -> None:
 
 def check_name(by: Any) -> None:
     """Raise :class:`NotEntitled` for what names nobody."""
-    if not _is_text(by, NAME_CHARACTERS_MOST):
+    if not _is_text(by, NAME_CHARACTERS_MOST) or not by.strip():
         raise NotEntitled(f"Somebody must be named, in 1 to {NAME_CHARACTERS_MOST} characters of text.")
+
+
+def check_words(what: str, text: Any) -> None:
+    """Raise :class:`InvalidSetting` for words of a person that no store takes."""
+    if not _is_text(text, INPUT_CHARACTERS_MOST, least=0):
+        raise InvalidSetting(f"{what} must be at most {INPUT_CHARACTERS_MOST:,} characters of text.")
 
 
 def digest_of(start: Start) -> str:
