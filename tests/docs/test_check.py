@@ -153,6 +153,53 @@ def test_command_that_fails_fails_its_page(tmp_path: Path, monkeypatch: pytest.M
         Reader(tmp_path).follow(page)
 
 
+RUN, OTHER = "run_" + "a" * 26, "run_" + "b" * 26
+
+
+def test_service_stays_until_the_page_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that a page keeps is there for the commands after it, and is stopped as a person would stop it."""
+    service = "trap 'rm up; exit 0' INT; touch up; echo at 127.0.0.1:8787; while true; do sleep 0.02; done"
+    page = _page(
+        tmp_path,
+        f'<!-- stays -->\n```console\n$ bash -c "{service}" 127.0.0.1:8787\nat ...\n```\n\n'
+        "```console\n$ ls up\nup\n```\n",
+    )
+    monkeypatch.setattr("tests.docs.pages.ROOT", tmp_path)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    Reader(folder).follow(page)
+    assert not (folder / "up").exists()
+
+
+def test_service_that_does_not_end_as_the_page_says_fails_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was to be killed by what it does, and was not, is a fault of the page."""
+    page = _page(tmp_path, "<!-- stays -->\n<!-- ends: 137 -->\n```console\n$ echo ready\nready\n```\n")
+    monkeypatch.setattr("tests.docs.pages.ROOT", tmp_path)
+    with pytest.raises(AssertionError, match="ended with 0"):
+        Reader(tmp_path).follow(page)
+
+
+def test_command_is_given_again_until_it_shows_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happens in another process may take a moment."""
+    count = "echo x >> count; wc -l < count | tr -d ' '"
+    page = _page(tmp_path, f"<!-- soon -->\n```console\n$ {count}\n3\n```\n")
+    monkeypatch.setattr("tests.docs.pages.ROOT", tmp_path)
+    Reader(tmp_path).follow(page)
+
+
+def test_ids_of_runs_stand_for_those_that_a_reader_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page shows ids of its own; each stands for one and the same run throughout."""
+    first, second = "run_" + "1" * 26, "run_" + "2" * 26
+    steps = f"$ echo {first} && echo {second} # once\n{RUN}\n{OTHER}\n"
+    monkeypatch.setattr("tests.docs.pages.ROOT", tmp_path)
+    Reader(tmp_path).follow(_page(tmp_path, f"```console\n{steps}$ echo is {RUN}\nis {RUN}\n```\n"))
+    with pytest.raises(AssertionError, match="the page shows"):
+        wrong = f"```console\n{steps}$ echo {second}\n{RUN}\n```\n"
+        Reader(tmp_path).follow(_page(tmp_path, wrong))
+
+
 def test_blocks_carry_what_the_comments_above_them_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Comments belong to the block below them, and generated parts hold no blocks to run."""
     page = _page(
