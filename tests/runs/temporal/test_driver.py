@@ -8,11 +8,12 @@ from contextlib import suppress
 from typing import Any, cast
 
 import pytest
+from temporalio import workflow
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, Worker
 
 from tests.runs.temporal.conftest import TemporalStage
 from tests.support.houses import on_one_store
@@ -212,6 +213,39 @@ async def test_cancel_ends_a_model_request_at_once(open_temporal: OpenTemporal) 
     assert await stage.workflow(run.id).result() == "cancelled"
 
 
+@workflow.defn(name="tollhouse-run", sandboxed=False)
+class OfAnotherRelease:
+    """A workflow that took another way to where it is."""
+
+    @workflow.run
+    async def run(self, _order: dict[str, Any]) -> None:
+        """Wait for long."""
+        await workflow.sleep(3600)
+
+    @workflow.signal
+    def wake(self, _version: int) -> None:
+        """Nothing follows."""
+
+
+@on_one_store
+@pytest.mark.parametrize("order", [{"run_id": "run_1"}, {"what": "else"}])
+async def test_workflow_of_another_release_strands_no_run(
+    open_temporal: OpenTemporal, temporal_server: TemporalServer, order: dict[str, str]
+) -> None:
+    """A history that this release cannot replay, or not even read, ends, and the run gets a workflow anew."""
+    stage = await open_temporal(agents=[agent()], workers=0, clerk=["ok"])
+    run = await stage.runs.start("clerk", "go", by="ada")
+    queue = f"tollhouse-{stage.runs.tenant}"
+    async with Worker(stage.client, task_queue=queue, workflows=[OfAnotherRelease]):
+        old = stage.workflow(run.id).id
+        await stage.client.start_workflow("tollhouse-run", order, id=old, task_queue=queue)
+        async with asyncio.timeout(30):
+            while len((await stage.workflow(run.id).fetch_history()).events) < 5:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0.05)
+    await stage.work(stage.runs, temporal_server.address)
+    assert (await until(stage, run.id, "succeeded")).output == "ok"
+
+
 # -- stopping ----------------------------------------------------------------------------------------------------------
 
 
@@ -285,11 +319,11 @@ async def test_step_that_temporal_takes_for_lost_is_joined_and_not_repeated(
 
 async def _taken_for_lost(stage: TemporalStage, run_id: str, attempt: int) -> None:
     """Have Temporal believe that this attempt at the step failed; return once the next one is at work or told off."""
-    workflow = stage.workflow(run_id)
-    step = stage.client.get_async_activity_handle(workflow_id=workflow.id, run_id=None, activity_id="1")
+    handle = stage.workflow(run_id)
+    step = stage.client.get_async_activity_handle(workflow_id=handle.id, run_id=None, activity_id="1")
     async with asyncio.timeout(30):
         while True:
-            (pending,) = (await workflow.describe()).raw_description.pending_activities
+            (pending,) = (await handle.describe()).raw_description.pending_activities
             if pending.attempt > attempt:
                 return
             if pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED:

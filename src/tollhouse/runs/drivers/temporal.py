@@ -113,6 +113,7 @@ class TemporalDriver:
             workflow_runner=workflow_runner(),
             max_concurrent_activities=AT_ONCE,
             max_heartbeat_throttle_interval=timedelta(seconds=self._order["heartbeat_s"] / 3),
+            workflow_failure_exception_types=[Exception],  # what cannot go on, as after an upgrade, is begun anew
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_S),
             graceful_shutdown_timeout=timedelta(days=365),  # `stop` knows better when to end what is under way
         )

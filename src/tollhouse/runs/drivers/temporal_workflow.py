@@ -29,7 +29,7 @@ class Order:
     """What the workflow is to do. ``heartbeat_s``: how long a worker may go unheard before another is asked."""
 
     run_id: str
-    heartbeat_s: float
+    heartbeat_s: float = 10.0
     rounds_most: int = ROUNDS_MOST
 
 
