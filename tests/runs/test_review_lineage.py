@@ -186,3 +186,26 @@ async def test_rerun_that_reuses_a_purged_result_says_so(
     (result,) = await stage.results(again.id)
     assert (result["call_state"], result["reused"], result["failed"]) == ("succeeded", f"{run.id}:1.1", True)
     assert "purged" in result["text"]
+
+
+@driven_only
+async def test_agent_is_not_run_again_beside_a_run_of_it_that_may_have_begun(
+    open_stage: OpenStage, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that asks an agent for the same again, while the first time is in doubt, waits for people."""
+    agents = [agent(agents=("payer",), on_in_doubt="tell_model"), agent("payer", tools=TOOLS)]
+    script = {"clerk": [calls(pay("pay a1")), calls(pay("pay a1")), "ok"], "payer": [calls(CREDIT), "paid"]}
+    stage = await open_stage(*bank.tools, agents=agents, **script)
+    start = stage.runs.start
+
+    async def breaks_off(*given: Any, **options: Any) -> RunView:
+        started: RunView = await start(*given, **options)
+        if str(options.get("key")).endswith(":1.1"):
+            raise OSError("the answer was lost")
+        return started
+
+    monkeypatch.setattr(stage.runs, "start", breaks_off)
+    run = await stage.run()
+    assert run.state == "awaiting_approval"
+    assert [waiting.id for waiting in run.waiting] == [f"{run.id}:2.1"]
+    assert len(bank.credits) == 1

@@ -52,7 +52,7 @@ def _tool_of(agent: Agent, runs: Callable[[], Runs]) -> Tool[Any]:
         raise Accepted(child.id)
 
     declare = tool(
-        write(dedup=by_key(hours=CHILD_S_MOST / 3600), accepts=True, job_deadline_s=CHILD_S_MOST, on_repeat="allow"),
+        write(dedup=by_key(hours=CHILD_S_MOST / 3600), accepts=True, job_deadline_s=CHILD_S_MOST),
         name=agent_tool_name(agent.name),
         description=agent.description or f"Have the agent {agent.name} do a task, and wait for its answer.",
         reconcile=find,
