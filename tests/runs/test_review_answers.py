@@ -11,6 +11,7 @@ import pytest
 from tests.support.runs import Bank, OpenStage, agent, calls, driven_only
 from tollhouse import tool, write
 from tollhouse.models.port import Ask, ModelReply, ModelRequest, RequestAttempt, message_as_json
+from tollhouse.runs.agents import AgentApproval
 from tollhouse.runs.view import run_as_json
 
 ANY_JSON = {"type": ["object", "array"]}
@@ -98,3 +99,20 @@ async def test_half_a_character_in_a_result_reaches_the_model_as_text(open_stage
     assert run.state == "succeeded"
     for result in await stage.results(run.id):
         assert result["text"].encode()
+
+
+async def test_model_hears_that_a_person_changed_its_call(open_stage: OpenStage, bank: Bank) -> None:
+    """A result is told with what the call ran with where that is not what the model asked for, and reused so."""
+    agents = [agent(tools=("credit",), approvals={"credit": AgentApproval()})]
+    credit = ("credit", {"account": "a1", "cents": 5})
+    stage = await open_stage(*bank.tools, agents=agents, clerk=[calls(credit), "ok"])
+    run = await stage.run()
+    key = run.waiting[0].id
+    edited = await stage.house.edit(key, {"account": "a1", "cents": 3}, by="bob")
+    await stage.house.approve(key, by="carol", digest=edited.raw.digest)
+    assert (await stage.settled(run.id)).state == "succeeded"
+    again = await stage.settled((await stage.runs.rerun(run.id, by="ada", effects="reuse")).id)
+    for each in (run, again):
+        (result,) = await stage.results(each.id)
+        assert '{"account": "a1", "cents": 3}' in result["text"]
+    assert bank.credits == [("a1", 3)]

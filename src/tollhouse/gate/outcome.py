@@ -32,7 +32,8 @@ class Outcome(Generic[R]):
 
     ``attempts``: how many sendings it took, those proven not sent included. ``reference``: the receiver's id where one
     is known. ``problem`` None: the value is what the tool returned; else ``not_as_declared`` (the value is not what the
-    tool's type says), ``not_storable`` or ``no_space`` (the value could not be kept; the effect stands).
+    tool's type says), ``not_storable`` or ``no_space`` (the value could not be kept; the effect stands). ``edited``: a
+    person had it run with other arguments than were asked for.
     """
 
     state: State
@@ -43,6 +44,7 @@ class Outcome(Generic[R]):
     reference: str | None = None
     problem: str | None = None
     problem_detail: str | None = None
+    edited: bool = False
 
 
 def check_same_call(record: CallRecord, tool_name: str, request_digest: str) -> None:
@@ -77,6 +79,7 @@ def made(record: CallRecord, value: Any, *, replayed: bool) -> Outcome[Any]:
         reference=_reference(record),
         problem=stored.problem if stored else None,
         problem_detail=stored.detail if stored else None,
+        edited=record.digest != record.request_digest,
     )
 
 

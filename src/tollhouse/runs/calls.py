@@ -16,7 +16,6 @@ from tollhouse.errors import (
     CallConflict,
     CallFailed,
     CallInFlight,
-    CallNotSent,
     Compensated,
     Contradicted,
     Held,
@@ -32,10 +31,9 @@ from tollhouse.errors import (
 )
 from tollhouse.gate.core import Core
 from tollhouse.gate.gate import Gate
-from tollhouse.gate.outcome import Outcome
 from tollhouse.gate.request import Options
 from tollhouse.gate.results import Unavailable, rebuild
-from tollhouse.ledger.codec import from_tree, to_tree
+from tollhouse.ledger.codec import from_tree, loads, to_tree
 from tollhouse.ledger.digest import encode_arguments
 from tollhouse.ledger.plain import plain_json
 from tollhouse.ledger.record import CallRecord, State, replace
@@ -76,7 +74,10 @@ class Calls:
             return await self._answer(ask, run, agent, error)
         if outcome.state is State.ACCEPTED:
             return await self._waits("work", ask.key, "")
-        return _succeeded(ask, outcome)
+        text = _text_of(outcome.value, outcome.problem_detail)
+        if outcome.edited and (record := await self._core.store.get(self._core.tenant, ask.key)) is not None:
+            text = _with_arguments(record, text)
+        return Result(ask.key, ask.tool, text, outcome.state.value, replayed=outcome.replayed)
 
     # -- before the gate -----------------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ class Calls:
 
     async def _reused(self, ask: Ask, twin: CallRecord) -> Result:
         try:
-            text = _text_of(await rebuild(twin, self._core.store, None), None)
+            text = _with_arguments(twin, _text_of(await rebuild(twin, self._core.store, None), None))
         except ResultPurged as purged:
             told = _told(ask, purged.for_model, purged.code, twin.state.value)
             return replace(told, replayed=True, reused=twin.key)
@@ -124,9 +125,9 @@ class Calls:
             case CallInFlight():
                 now_us = self._core.clock.now_us()
                 return Waiting("time", ask.key, now_us, now_us + AGAIN_US, error.cause)
-            case CallNotSent() | Refused() | InvalidArguments() | UnknownTool():
-                return await self._not_sent(ask, run, error)
-            case CallFailed() | Compensated() | ResultPurged():
+            case CallFailed() | Refused() | InvalidArguments() | UnknownTool():
+                return await self._without_effect(ask, run, error)
+            case Compensated() | ResultPurged():
                 return _told(ask, error.for_model, error.code, await self._state_of(ask.key))
             case InvalidKey() | InvalidSetting() | CallConflict():
                 return _told(ask, error.for_model, error.code)
@@ -138,8 +139,8 @@ class Calls:
             return await self._waits("reconciliation", ask.key, error.cause)
         return _told(ask, error.for_model, error.code, await self._state_of(ask.key))
 
-    async def _not_sent(self, ask: Ask, run: RunRecord, error: TollhouseError) -> Result | Waiting:
-        """Nothing left. A call that could still go is given up, so that the model may ask for something else instead.
+    async def _without_effect(self, ask: Ask, run: RunRecord, error: TollhouseError) -> Result | Waiting:
+        """It had no effect. A call that could still go is given up, so that the model may ask for something else.
 
         Unless this process was taken for lost meanwhile: then the call belongs to whoever drives the run now.
         """
@@ -150,7 +151,7 @@ class Calls:
             with suppress(NotAllowed):  # it ended by itself
                 reason = "nothing was sent, and the run goes on"
                 state = (await self._people.cancel(ask.key, by=run.requested_by, reason=reason)).state
-        if state in (None, State.REFUSED):
+        if state in (None, State.REFUSED, State.FAILED):
             return _told(ask, error.for_model, error.code, state)
         now_us = self._core.clock.now_us()  # somebody is sending it after all
         return Waiting("time", ask.key, now_us, now_us + AGAIN_US, error.cause)
@@ -173,11 +174,6 @@ def agent_tool_name(agent: str) -> str:
     return f"agent_{agent}"
 
 
-def _succeeded(ask: Ask, outcome: Outcome[Any]) -> Result:
-    text = _text_of(outcome.value, outcome.problem_detail)
-    return Result(ask.key, ask.tool, text, outcome.state.value, replayed=outcome.replayed)
-
-
 def _told(ask: Ask, text: str, code: str, call_state: str | None = None) -> Result:
     return Result(ask.key, ask.tool, text, call_state, failed=True, code=code)
 
@@ -190,6 +186,14 @@ def _text_of(value: Any, detail: str | None) -> str:
         return readable(value)
     plain = plain_json(from_tree(to_tree(value, lossless=True)))
     return readable(json.dumps(plain, ensure_ascii=False))
+
+
+def _with_arguments(record: CallRecord, text: str) -> str:
+    """What came of a call, with what it ran with where that is not what was asked for."""
+    if record.digest == record.request_digest:
+        return text
+    ran_with = json.dumps(plain_json(from_tree(loads(record.arguments))), ensure_ascii=False)
+    return f"A person changed this call before it was sent; it ran with {ran_with}.\n{text}"
 
 
 def is_fatal(result: Result, agent: Agent) -> bool:
