@@ -10,11 +10,11 @@ from tests.crash.listening import eventually
 from tests.crash.process import Answered
 from tests.crash.runs.conftest import Drive, MakeOffice
 from tests.crash.runs.office import CREDIT, opened, questions
-from tests.crash.runs.watching import begun, finished, kinds, sound, stands, steps, until
+from tests.crash.runs.watching import begun, finished, kinds, slow_on_postgres, sound, stands, steps, until
 from tollhouse import State
 from tollhouse.testing.receiver import Receiver
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, slow_on_postgres]
 
 SHORT = {"lease_s": 1.0}
 LOOKS_S = 2.5

@@ -10,10 +10,20 @@ import pytest
 
 from tests.crash.runs.conftest import Drive, MakeOffice
 from tests.crash.runs.office import credit_of, effects_of, opened, questions
-from tests.crash.runs.watching import begun, bundles, finished, kinds, side_by_side, sound, stands, steps
+from tests.crash.runs.watching import (
+    begun,
+    bundles,
+    finished,
+    kinds,
+    side_by_side,
+    slow_on_postgres,
+    sound,
+    stands,
+    steps,
+)
 from tollhouse.testing.receiver import Receiver
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, slow_on_postgres]
 
 SHORT = {"lease_s": 1.0}
 
