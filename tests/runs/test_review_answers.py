@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.runs import Bank, OpenStage, agent, calls, driven_only
 from tollhouse import tool, write
+from tollhouse.errors import StoreUnavailable
+from tollhouse.ledger.run_record import RunWrite, RunWritten
 from tollhouse.models.port import Ask, ModelReply, ModelRequest, RequestAttempt, message_as_json
 from tollhouse.runs.agents import AgentApproval
 from tollhouse.runs.view import run_as_json
@@ -116,3 +118,25 @@ async def test_model_hears_that_a_person_changed_its_call(open_stage: OpenStage,
         (result,) = await stage.results(each.id)
         assert '{"account": "a1", "cents": 3}' in result["text"]
     assert bank.credits == [("a1", 3)]
+
+
+@driven_only
+async def test_answer_that_could_not_be_recorded_at_once_is_not_asked_for_again(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is away after the model answered costs no second answer, and the first is billed."""
+    stage = await open_stage(agents=[agent()], clerk=["unused"])
+    talker = Talker(said("one"), said("two"))
+    stage.runs._shared.model = talker
+    store, away = stage.runs.store, ["once", "twice"]
+    write_run = store.write_run
+
+    async def write(write: RunWrite) -> RunWritten:
+        if away and any(event.kind == "model_answered" for event in write.events):
+            away.pop()
+            raise StoreUnavailable("away")
+        return await write_run(write)
+
+    monkeypatch.setattr(store, "write_run", write)
+    run = await stage.run()
+    assert (run.state, run.output, talker.asked, run.spent.cost) == ("succeeded", "one", 1, Decimal(1))

@@ -74,6 +74,8 @@ class Drive:
         self._shared, self.record, self._agent, self._journal = shared, record, agent, journal
         self._is_known = True
         """Whether the last step ended well; else what it wrote may not be known here."""
+        self._unrecorded: tuple[int, ModelReply] | None = None
+        """An answer by its turn that could not be recorded yet: it is paid for, and not asked for again."""
 
     @classmethod
     async def claim(cls, shared: Shared, record: RunRecord, agent: Agent) -> Drive:
@@ -176,13 +178,20 @@ class Drive:
             await self._stop_at(*reached)
             return
         turn = self._journal.turn + 1
-        teller = self._teller(turn) if self._shared.bus.is_heard(self.record.id) else None
         try:
-            reply = in_characters(await self._shared.model.ask(self._request(turn), teller))
+            reply = await self._reply(turn)
         except ModelFailed as failure:
             await self._model_failed(failure, turn)
             return
+        self._unrecorded = turn, reply
         await self._commit(lambda record: self._answered(record, reply, turn))
+        self._unrecorded = None
+
+    async def _reply(self, turn: int) -> ModelReply:
+        if self._unrecorded is not None and self._unrecorded[0] == turn:
+            return self._unrecorded[1]
+        teller = self._teller(turn) if self._shared.bus.is_heard(self.record.id) else None
+        return in_characters(await self._shared.model.ask(self._request(turn), teller))
 
     def _answered(self, record: RunRecord, reply: ModelReply, turn: int) -> RunChange:
         """The answer, and in the same commit the end of the run where nothing speaks against it."""
