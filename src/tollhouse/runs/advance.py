@@ -17,14 +17,14 @@ from tollhouse.gate.core import Core
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import replace
 from tollhouse.ledger.run_record import RunRecord, run_stream
-from tollhouse.models.port import Ask, Model, ModelFailed, ModelReply, ModelRequest, OnText, ToolSpec, UserMessage
+from tollhouse.models.port import Ask, Model, ModelFailed, ModelReply, ModelRequest, OnText, ToolSpec
 from tollhouse.runs import builtin, steps
 from tollhouse.runs.agents import Agent
 from tollhouse.runs.body import Body, Waiting, body_of
 from tollhouse.runs.calls import Calls, agent_tool_name, is_fatal
 from tollhouse.runs.journal import Journal, JournalStore, RunOwnerGone, RunStale, commit, follow, last_of_thread, read
 from tollhouse.runs.live import Bus, Moved, Text
-from tollhouse.runs.output import Verdict, check_schema, verify
+from tollhouse.runs.output import DECLINED, Verdict, check_schema, most_rejections, verify
 from tollhouse.runs.results import Result, in_characters
 from tollhouse.runs.states import FINISHED, RunEvent, RunState
 from tollhouse.runs.steps import RunChange
@@ -39,8 +39,6 @@ MODEL_PAUSE_MOST_S = 300.0
 RETRY_AFTER_MOST_S = 86_400.0
 """A provider that wants to be left alone for longer is asked again after this."""
 _US = 1_000_000
-
-CUT = "Your answer was cut off at its greatest length. Answer again, shorter."
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +198,7 @@ class Drive:
         if reply.asks:
             return change
         if reply.finish_reason == "refused":
-            return change.then(steps.failed(change.record, "model_declined", "The model declined to answer.", now_us))
+            return change.then(steps.failed(change.record, *DECLINED, now_us))
         if self._agent.verifier is not None or reply.finish_reason != "stop":
             return change
         verdict = check_schema(self._agent, reply.text)
@@ -380,7 +378,7 @@ class Drive:
 
     async def _finish(self, text: str) -> None:
         """Check the final answer; then end the run, or tell the model what is wrong with it."""
-        verdict = Verdict(problem=CUT) if self._journal.cut else check_schema(self._agent, text)
+        verdict = check_schema(self._agent, text, cut=self._journal.cut)
         if verdict.problem is None and self._agent.verifier is not None:
             looked = await self._verified(text)
             if looked is not None:
@@ -396,11 +394,9 @@ class Drive:
         change = steps.verified(record, check, problem is None, problem or "", verdict.attempts, now_us)
         if problem is None:
             return change.then(steps.succeeded(change.record, verdict.output, now_us))
-        verifier = self._agent.verifier
-        most = verifier.rounds if check == "verifier" and verifier is not None else self._agent.output_repairs
+        most, code = most_rejections(self._agent, check)
         if self._journal.rejections[check] < most:
             return change
-        code = "output_rejected" if check == "verifier" else "output_invalid"
         return change.then(steps.failed(change.record, code, problem, now_us))
 
     async def _verified(self, text: str) -> Verdict | None:
@@ -409,10 +405,9 @@ class Drive:
         if (reached := self._used_up()) is not None:
             await self._stop_at(*reached)
             return None
-        question = next((m.text for m in self._journal.messages if isinstance(m, UserMessage)), "")
         key = f"{self.record.id}:{self._journal.turn}:verify"
         try:
-            return await verify(self._shared.model, self._agent.verifier, question, text, key)
+            return await verify(self._shared.model, self._agent.verifier, self._journal.task, text, key)
         except ModelFailed as failure:
             await self._model_failed(failure, self._journal.turn)
             return None

@@ -151,6 +151,8 @@ class Journal:
 
     record: RunRecord
     messages: list[Message] = field(default_factory=list)
+    task: str = ""
+    """What the run itself was asked, whatever was said before in its thread."""
     turn: int = 0
     asks: tuple[Ask, ...] = ()
     """What the last answer asked for, whether settled or not."""
@@ -184,6 +186,7 @@ class Journal:
             case RunEvent.STARTED:
                 self.catalogue = facts["catalogue"]
                 self.messages.extend(message_of(each) for each in facts["messages"])
+                self.task = facts["messages"][-1]["text"] if facts["messages"] else ""
             case RunEvent.MODEL_ANSWERED:
                 self._close_turn()
                 message = message_of(facts["message"])

@@ -15,6 +15,10 @@ from tollhouse.runs.agents import Agent, Verifier
 from tollhouse.runs.results import readable
 
 PROBLEM_CHARACTERS_MOST = 1000
+CUT = "Your answer was cut off at its greatest length. Answer again, shorter."
+DECLINED = "model_declined", "The model declined to answer."
+"""Code and cause of a run that ends so."""
+
 DEPTH_MOST = 100
 """Lists and mappings in one another."""
 _FENCED = re.compile(r"\A\s*```[a-zA-Z]*\n(.*)\n```\s*\Z", re.DOTALL)
@@ -36,8 +40,10 @@ class Verdict:
     attempts: tuple[RequestAttempt, ...] = ()
 
 
-def check_schema(agent: Agent, text: str) -> Verdict:
-    """The answer as the agent's schema wants it. Without a schema, any text passes."""
+def check_schema(agent: Agent, text: str, *, cut: bool = False) -> Verdict:
+    """The answer as the agent's schema wants it. Without a schema, any text passes that was not ``cut`` off."""
+    if cut:
+        return Verdict(problem=CUT)
     if agent.output_schema is None:
         return Verdict(text)
     try:
@@ -117,3 +123,10 @@ def _verdict(reply: ModelReply) -> Verdict:
     except (ValueError, KeyError, TypeError, AttributeError):
         passed, problem = False, "The verifier gave no verdict."
     return Verdict(problem=None if passed else problem[:PROBLEM_CHARACTERS_MOST], attempts=reply.attempts)
+
+
+def most_rejections(agent: Agent, check: str) -> tuple[int, str]:
+    """How often ``check`` (schema or verifier) may reject an answer, and the code of a run that it rejects again."""
+    if check == "verifier" and agent.verifier is not None:
+        return agent.verifier.rounds, "output_rejected"
+    return agent.output_repairs, "output_invalid"

@@ -7,6 +7,7 @@ reported. Nothing is written, no tool is called, and whoever rehearses needs nei
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from tollhouse.models.port import (
     Message,
     Model,
     ModelFailed,
+    ModelReply,
     ModelRequest,
     ToolMessage,
     ToolSpec,
@@ -29,7 +31,7 @@ from tollhouse.runs.agents import CATALOGUE, Agent
 from tollhouse.runs.body import Spent, spent_as_json
 from tollhouse.runs.calls import agent_tool_name
 from tollhouse.runs.journal import EVENTS_PAGE, JournalStore, facts_of, read_before
-from tollhouse.runs.output import check_schema
+from tollhouse.runs.output import DECLINED, Verdict, check_schema, most_rejections, verify
 from tollhouse.runs.reader import RunReader
 from tollhouse.runs.results import asked, in_characters
 from tollhouse.runs.states import RunEvent, RunState
@@ -136,6 +138,10 @@ async def rehearse(
     )
 
 
+def _failed(code: str, cause: str) -> tuple[str, Any, Mapping[str, Any]]:
+    return RunState.FAILED.value, None, {"code": code, "cause": cause}
+
+
 async def _recorded(reader: RunReader, run_id: str) -> _Recorded:
     """The run as the journal tells it."""
     store: JournalStore = reader.store
@@ -182,28 +188,41 @@ class _Play:
 
     async def through(self) -> tuple[str, Any, Mapping[str, Any] | None]:
         """Play to the end: state, output and reason."""
-        rejections = 0
+        rejections = Counter[str]()
         while self.turn < self._agent.limits.turns:
             self.turn += 1
             try:
                 reply = in_characters(await self._model.ask(self._request()))
+                self.spent = replace(self.spent.with_attempts(reply.attempts), turns=self.turn)
+                message = asked(reply, self._run_id, self.turn)
+                self._messages.append(message)
+                if message.asks:
+                    self._messages += [self._answer(ask) for ask in message.asks]
+                    continue
+                if reply.finish_reason == "refused":
+                    return _failed(*DECLINED)
+                check, verdict = await self._checked(reply)
             except ModelFailed as failure:
                 self.spent = self.spent.with_attempts(failure.attempts)
-                return RunState.FAILED.value, None, {"code": failure.code, "cause": failure.cause}
-            self.spent = replace(self.spent.with_attempts(reply.attempts), turns=self.turn)
-            message = asked(reply, self._run_id, self.turn)
-            self._messages.append(message)
-            if message.asks:
-                self._messages += [self._answer(ask) for ask in message.asks]
-                continue
-            verdict = check_schema(self._agent, message.text)
+                return _failed(failure.code, failure.cause)
             if verdict.problem is None:
                 return RunState.SUCCEEDED.value, verdict.output, None
-            if rejections >= self._agent.output_repairs:
-                return RunState.FAILED.value, None, {"code": "output_invalid", "cause": verdict.problem}
-            rejections += 1
+            most, code = most_rejections(self._agent, check)
+            if rejections[check] >= most:
+                return _failed(code, verdict.problem)
+            rejections[check] += 1
             self._messages.append(UserMessage(verdict.problem))
         return RunState.LIMIT_REACHED.value, None, {"code": "limit_turns", "cause": "It reached its limit of turns."}
+
+    async def _checked(self, reply: ModelReply) -> tuple[str, Verdict]:
+        """What looked at the final answer last, and what it says. Raises :class:`ModelFailed`."""
+        verdict = check_schema(self._agent, reply.text, cut=reply.finish_reason == "length")
+        if verdict.problem is not None or self._agent.verifier is None:
+            return "schema", verdict
+        key = f"{self._run_id}:{self.turn}:verify"
+        looked = await verify(self._model, self._agent.verifier, self._recorded.messages[-1].text, reply.text, key)
+        self.spent = self.spent.with_attempts(looked.attempts)
+        return "verifier", Verdict(verdict.output, looked.problem)
 
     def _request(self) -> ModelRequest:
         agent = self._agent
