@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from tests.support.runs import Bank, OpenStage, agent, calls, driven_only, on_sqlite
@@ -48,3 +49,20 @@ async def test_run_waits_for_a_model_no_longer_than_for_its_answer(open_stage: O
     await stage.after(10.0)
     run = await stage.runs.get(run.id)
     assert (run.state, run.waiting) == ("limit_reached", ())
+
+
+@driven_only
+async def test_rerun_has_the_limits_of_its_source(open_stage: OpenStage, bank: Bank) -> None:
+    """What a start had tightened stays so when it is run again, and no rerun has more than its agent."""
+    agents = [agent(tools=("credit",), limits=Limits(turns=5, cost=Decimal(3)))]
+    stage = await open_stage(*bank.tools, agents=agents, clerk=[calls(CREDIT), "ok"])
+    run = await stage.run(limits={"turns": 1})
+    assert run.state == "limit_reached"
+    again = await stage.runs.rerun(run.id, by="bob", key="again", effects="repeat")
+    assert again.limits == Limits(turns=1, cost=Decimal(3))
+    assert (await stage.runs.rerun(run.id, by="bob", key="again", effects="repeat")).id == again.id
+    await stage.settle()
+    await stage.runs.raise_limits(again.id, {"turns": 50}, by="bob")
+    assert (await stage.settled(again.id)).state == "succeeded"
+    third = await stage.runs.rerun(again.id, by="bob", effects="repeat")
+    assert third.limits == Limits(turns=5, cost=Decimal(3))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from tollhouse.doubt.people import People
@@ -126,7 +127,7 @@ class Runs(RunReader):
         effects: Effects = "hold",
         agent_version: str | None = None,
     ) -> RunView:
-        """Start the same run once more, from its inputs in full.
+        """Start the same run once more, from its inputs in full and with no looser limits.
 
         ``effects``: what happens to an effect that its lineage had, or may have had: ``hold`` it for people, ``reuse``
         what is recorded, or ``repeat`` it; the choice is on record. ``agent_version`` None: that of the run itself.
@@ -146,6 +147,7 @@ class Runs(RunReader):
             source_run_id=source.id,
             attempt_no=source.attempt_no + 1,
             effects=effects,
+            limits=asdict(body_of(source).limits),
             continues=body_of(source).continues,
         )
         check_start(start)
