@@ -38,7 +38,7 @@ def drives_itself(test: Callable[..., Any]) -> bool:
     chosen = any(mark.name == "parametrize" and mark.args[0] == "way" for mark in getattr(test, "pytestmark", ()))
     source = inspect.getsource(test)
     return chosen or any(
-        word in source for word in ("LocalDriver", ".way", "runs.advance(", "_take_over_once", '"local"')
+        word in source for word in ("LocalDriver", ".way", "runs.advance(", "runs.claim(", "_take_over_once", '"local"')
     )
 
 

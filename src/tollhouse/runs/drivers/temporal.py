@@ -51,6 +51,8 @@ OTHERS_S = 1.0
 MISSING_S = 5.0
 """How soon to look again at a run for which something is away, or not known here."""
 HANDED_OVER_S = 0.1
+TASK_S = 5.0
+"""How long a worker may take to decide what is next for a workflow: one that froze keeps it for so long."""
 ROUND_MOST = 500
 SIGNAL_AGAIN_S = 5.0
 """A run that is still to be taken so long after its signal gets another one."""
@@ -234,9 +236,16 @@ class TemporalDriver:
         found = await self._runs.store.runs_to_take(self._runs.tenant, self.name, ROUND_MOST, agents=self._agents)
         self._last_round_s = now_s = time.monotonic()
         self._signalled = {run: at_s for run, at_s in self._signalled.items() if now_s - at_s < SIGNAL_AGAIN_S}
+        for record in found:
+            if record.owner is not None and self._room > 0:
+                _ = self._hands.take(record)  # its process was lost: sooner than Temporal may notice
         fresh = [record for record in found if (record.id, record.version) not in self._signalled]
         await asyncio.gather(*(self._signal(record) for record in fresh))
         return len(fresh)
+
+    @property
+    def _room(self) -> int:
+        return self._hands.at_once - len(self._hands)
 
     async def _signal(self, record: RunRecord) -> None:
         if record.finished:
@@ -248,6 +257,7 @@ class TemporalDriver:
             id=f"{record.tenant}:{record.id}",
             task_queue=self.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            task_timeout=timedelta(seconds=TASK_S),
             start_signal="wake",
             start_signal_args=[record.version],
         )

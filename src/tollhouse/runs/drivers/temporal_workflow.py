@@ -79,7 +79,7 @@ class RunWorkflow:
             start_to_close_timeout=timedelta(seconds=DRIVE_S_MOST),
             heartbeat_timeout=timedelta(seconds=order.heartbeat_s),
             retry_policy=RetryPolicy(
-                initial_interval=timedelta(seconds=0.5), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=10)
+                initial_interval=timedelta(seconds=0.5), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=2)
             ),
         )
         return stands
