@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.runs import Bank, OpenStage, Stage, agent, calls, driven_only
-from tollhouse.errors import RunNotAllowed
+from tollhouse.errors import InvalidSetting, RunNotAllowed
 from tollhouse.ledger.run_record import RunQuery
 from tollhouse.models.port import ModelFailed, ModelRequest
 from tollhouse.operations.purge import purge
@@ -208,4 +208,31 @@ async def test_agent_is_not_run_again_beside_a_run_of_it_that_may_have_begun(
     run = await stage.run()
     assert run.state == "awaiting_approval"
     assert [waiting.id for waiting in run.waiting] == [f"{run.id}:2.1"]
+    assert len(bank.credits) == 1
+
+
+@driven_only
+async def test_retried_call_of_a_run_that_failed_may_run_an_agent(open_stage: OpenStage, bank: Bank) -> None:
+    """A named person's retry has its effect, though the run that had asked for it has failed."""
+    refused: list[str] = []
+    agents = [agent(agents=("payer",), on_tool_error="fail"), agent("payer", tools=TOOLS)]
+    script = {"clerk": [calls(pay("pay a1")), "ok"], "payer": [calls(CREDIT), "paid"]}
+    stage = await open_stage(*bank.tools, agents=agents, **script)
+    start = stage.runs.start
+
+    async def busy_once(*given: Any, **options: Any) -> RunView:
+        if options.get("parent_key") and not refused:
+            refused.append("once")
+            raise InvalidSetting("not now")
+        started: RunView = await start(*given, **options)
+        return started
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage.runs, "start", busy_once)
+        run = await stage.run()
+        assert run.state == "failed"
+        await stage.house.retry(f"{run.id}:1.1", by="bob", reason="it may be paid now")
+        while (await stage.house.get(f"{run.id}:1.1")).state == "ready":
+            await stage.house.services.round()
+        await stage.settle()
     assert len(bank.credits) == 1

@@ -362,10 +362,10 @@ class Runs(RunReader):
         await self._ending.forbid_calls(record)
 
     async def end_with_parent(self, child: RunRecord) -> None:
-        """Cancel a child that was just started if its parent ended meanwhile, and looked for children before it was
-        there."""
+        """Cancel a child that was just started if its parent was cancelled, and looked for children before it was
+        there. Whoever has a call of a run that failed sent again wants its effect."""
         parent = await self._store.run(self.tenant, child.parent_run_id or "")
-        if parent is not None and parent.finished:
+        if parent is not None and parent.state == RunState.CANCELLED:
             await self._ending.cancel_children(parent, self._cancel_child)
 
     async def _cancel_child(self, run_id: str, by: str, reason: str) -> None:
