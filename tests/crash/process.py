@@ -111,8 +111,9 @@ class Worker:
     async def until_dead(self, within_s: float = 30.0) -> None:
         """Wait for its death by SIGKILL."""
         async with asyncio.timeout(within_s):
-            assert await self._process.wait() == -signal.SIGKILL
+            code = await self._process.wait()
             await self._reading
+        assert code == -signal.SIGKILL, f"it ended with {code}"
 
     async def until_stopped(self) -> None:
         """Wait until it stands still by SIGSTOP."""
