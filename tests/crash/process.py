@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -120,18 +121,25 @@ class Worker:
         async with asyncio.timeout(30):
             await asyncio.to_thread(os.waitid, os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it lives. Not by asyncio, which looks first whether the process has ended: one that ends
+        in that moment is taken from under the watcher that waits for it, and how it ended is lost."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
     async def stop(self) -> None:
         """SIGSTOP: nothing of it runs."""
-        self._process.send_signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
         await self.until_stopped()
 
     def go_on(self) -> None:
         """SIGCONT after a stop."""
-        self._process.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     async def kill(self) -> None:
         """SIGKILL; returns when it is dead."""
-        self._process.kill()
+        self.signal(signal.SIGKILL)
         await self.until_dead()
 
     async def close(self) -> None:
@@ -145,7 +153,7 @@ class Worker:
     async def end(self) -> None:
         """End it in whatever state it is; for clearing up."""
         if self._process.returncode is None:
-            self._process.kill()
+            self.signal(signal.SIGKILL)
             await self._process.wait()
         await self._reading
         assert self._process.stdin is not None

@@ -30,7 +30,7 @@ class Driver(Worker):
 
     async def terminate(self) -> None:
         """SIGTERM; returns when it has closed its office and ended."""
-        self._process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         async with asyncio.timeout(30):
             assert await self._process.wait() == 0
             await self._reading
