@@ -185,7 +185,7 @@ async def test_worker_leaves_agents_alone_that_it_does_not_know(
     stage = await open_temporal(*bank.tools, agents=agents, workers=0, clerk=turns, teller=turns)
     for runs, name in zip(stage.all_runs, ("clerk", "teller"), strict=True):
         await stage.work(runs, temporal_server.address, agents=[name])
-    started = {n: await stage.runs.start(("clerk", "teller")[n % 2], "go", by="ada") for n in range(4)}
+    started = {n: await stage.runs.start(("clerk", "teller")[n % 2], "go", by="ada") for n in range(2)}
     for n, run in started.items():
         await until(stage, run.id, "succeeded")
         assert await claims(stage, run.id) == [stage.all_runs[n % 2].owner_id]
@@ -227,6 +227,7 @@ class OfAnotherRelease:
         """Nothing follows."""
 
 
+@pytest.mark.slow
 @on_one_store
 @pytest.mark.parametrize("order", [{"run_id": "run_1"}, {"what": "else"}])
 async def test_workflow_of_another_release_strands_no_run(
@@ -393,6 +394,7 @@ async def test_workflow_that_an_operator_ends_strands_no_run(open_temporal: Open
     assert (await stage.workflow(run.id).describe()).status == WorkflowExecutionStatus.COMPLETED
 
 
+@pytest.mark.slow
 @on_one_store
 async def test_stop_ends_while_the_server_is_frozen(
     own_server: TemporalServer, open_temporal: OpenTemporal, bank: Bank

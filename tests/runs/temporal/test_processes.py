@@ -22,7 +22,7 @@ __all__ = ["make_office"]
 
 SHORT = {"lease_s": 1.5}
 KILLED = ["after_model", "inside_after_send", "before_calls_settled"]
-STOPPED = ["after_model", "inside_before_send"]
+STOPPED = ["inside_before_send"]
 
 Work = Callable[..., Awaitable[TemporalWorker]]
 

@@ -196,6 +196,8 @@ class TemporalDriver:
             raise _again(f"This process does not know the agent {record.agent}.", OTHERS_S)
         if record.state == RunState.LIMIT_REACHED:
             return self._stands(Step("wait", record))
+        if self._hands.stopping:
+            raise _again("This process is stopping.", HANDED_OVER_S)
         task = self._hands.take(record)
         await asyncio.wait([task])
         if task.cancelled():
