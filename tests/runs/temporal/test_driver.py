@@ -272,7 +272,7 @@ async def test_stop_lets_a_step_end_and_hands_the_run_over(
 
 @on_one_store
 async def test_stop_ends_a_step_that_takes_longer_than_its_grace(
-    open_temporal: OpenTemporal, temporal_server: TemporalServer
+    open_temporal: OpenTemporal, temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is under way when the grace ends is handed over in its midst, and taken up by another worker at once."""
     asked: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
@@ -293,6 +293,7 @@ async def test_stop_ends_a_step_that_takes_longer_than_its_grace(
     assert (await stage.runs.get(run.id)).state == "queued"
     await stage.work(stage.all_runs[1], temporal_server.address)
     assert (await until(stage, run.id, "succeeded")).output == "ok"
+    assert "run_not_driven" not in caplog.text
 
 
 # -- the server is away ------------------------------------------------------------------------------------------------

@@ -175,6 +175,8 @@ class TemporalDriver:
         beating = asyncio.create_task(_beat())
         try:
             return await self._drive(run_id)
+        except ApplicationError:
+            raise
         except Lost:
             raise _again("Another process has the run in hand.", OTHERS_S) from None
         except HouseClosed:
