@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from tests.support.houses import until
 from tests.support.runs import Bank, OpenStage, Stage, agent, calls, driven_only
+from tollhouse import Rejected, happened, tool, write
 from tollhouse.errors import InvalidSetting, RunNotAllowed
 from tollhouse.ledger.run_record import RunQuery
 from tollhouse.models.port import ModelFailed, ModelRequest
@@ -236,3 +239,28 @@ async def test_retried_call_of_a_run_that_failed_may_run_an_agent(open_stage: Op
             await stage.house.services.round()
         await stage.settle()
     assert len(bank.credits) == 1
+
+
+@driven_only
+async def test_contradicted_result_is_not_reused(open_stage: OpenStage) -> None:
+    """What is on record as done and as not done is neither answered from nor repeated: people look first."""
+    go_on = asyncio.Event()
+
+    @tool(write(attempt_timeout_s=0.5))
+    async def slow() -> str:
+        """Take longer than it may, and turn out not to have done it."""
+        await go_on.wait()
+        raise Rejected("it was not done")
+
+    stage = await open_stage(slow, agents=[agent(tools=("slow",))], clerk=[calls(("slow", {})), "ok"])
+    run = await stage.run()
+    key = f"{run.id}:1.1"
+    await stage.house.resolve(key, happened("done"), reason="seen", by="bob", force=True)
+    go_on.set()
+    await until(stage.house, key, lambda call: call.contradicted)
+    await stage.runs.cancel(run.id, by="bob")
+    again = await stage.settled((await stage.runs.rerun(run.id, by="ada", effects="reuse")).id)
+    assert again.state == "awaiting_approval"
+    call = await stage.house.get(again.waiting[0].id)
+    assert call.raw.approval is not None
+    assert key in call.raw.approval.reason
