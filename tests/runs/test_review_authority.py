@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.runs import OpenStage, Stage, agent, calls, driven_only
+from tests.support.runs import Bank, OpenStage, Stage, agent, calls, driven_only
 from tollhouse import Rejected, destructive, tool
 from tollhouse.errors import InvalidSetting, NotEntitled
+from tollhouse.ledger.run_record import RunQuery
 from tollhouse.runs.agents import AgentApproval
 
 ASK = ("ask_person", {"question": "What now?"})
@@ -64,3 +65,22 @@ async def test_nobody_starts_decides_or_says_what_no_store_takes(open_stage: Ope
         with pytest.raises(InvalidSetting):
             await stage.runs.cancel(run.id, by="bob", reason=words)  # type: ignore[arg-type]
     assert (await stage.runs.get(run.id)).version == run.version
+
+
+@driven_only
+async def test_nobody_is_said_to_have_cancelled_what_the_end_of_a_run_did(open_stage: OpenStage, bank: Bank) -> None:
+    """Who cancels a run is named there; its calls and children name the run, and never the one who started it."""
+    agents = [agent(agents=("payer",)), agent("payer", tools=("credit",), approvals={"credit": AgentApproval()})]
+    script = {
+        "clerk": [calls(("agent_payer", {"input": "pay"})), "ok"],
+        "payer": [calls(("credit", {"account": "a1", "cents": 5})), "ok"],
+    }
+    stage = await open_stage(*bank.tools, agents=agents, **script)
+    run = await stage.run()
+    (child,) = await stage.runs.list(RunQuery(parent_run_id=run.id))
+    await stage.runs.cancel(run.id, by="bob", reason="stop")
+    (cancelled,) = await stage.facts(child.id, "run_cancelled")
+    assert cancelled["by"] == run.id
+    call = await stage.house.get(f"{child.id}:1.1")
+    (told,) = [event.facts for event in call.history if event.kind == "cancelled"]
+    assert told["by"] == child.id

@@ -150,7 +150,7 @@ class Calls:
                 raise RunOwnerGone
             with suppress(NotAllowed):  # it ended by itself
                 reason = "nothing was sent, and the run goes on"
-                state = (await self._people.cancel(ask.key, by=run.requested_by, reason=reason)).state
+                state = (await self._people.cancel(ask.key, by=run.id, reason=reason)).state
         if state in (None, State.REFUSED, State.FAILED):
             return _told(ask, error.for_model, error.code, state)
         now_us = self._core.clock.now_us()  # somebody is sending it after all

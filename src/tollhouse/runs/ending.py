@@ -69,7 +69,7 @@ class Ending:
             if call.state not in _OPEN:
                 continue
             try:
-                await self._people.cancel(call.key, by=run.requested_by, reason=f"its run {run.id} is {run.state}")
+                await self._people.cancel(call.key, by=run.id, reason=f"its run {run.id} is {run.state}")
             except NotAllowed:
                 continue  # it ended by itself
             forbidden.append(call.key)
@@ -81,7 +81,7 @@ class Ending:
         while page := await self._store.find_runs(run.tenant, query):
             for child in page:
                 if not child.finished:
-                    await cancel_child(child.id, run.requested_by, f"its parent {run.id} is {run.state}")
+                    await cancel_child(child.id, run.id, f"its parent {run.id} is {run.state}")
             query = RunQuery(parent_run_id=run.id, limit=PAGE, before=(page[-1].created_at_us, page[-1].id))
 
     async def _tell_parent(self, run: RunRecord) -> str | None:
