@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from temporalio import workflow
-from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.enums.v1 import EventType, PendingActivityState
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
@@ -144,9 +144,18 @@ async def test_wakes_do_not_move_a_run_that_stands_at_a_limit(open_temporal: Ope
     before = await stage.events(run.id)
     for version in range(100, 103):
         await stage.workflow(run.id).signal("wake", version)
+    async with asyncio.timeout(20):
+        while await _steps_told(stage, run.id) < 2:  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(0.05)
     await stage.runs.raise_limits(run.id, {"turns": 5}, by="bob")
     await until(stage, run.id, "succeeded")
     assert (await stage.events(run.id))[len(before)].kind == "limits_raised"
+
+
+async def _steps_told(stage: TemporalStage, run_id: str) -> int:
+    """How many activities of the run's workflow have told where it stands."""
+    events = (await stage.workflow(run_id).fetch_history()).events
+    return sum(event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED for event in events)
 
 
 async def test_drivers_leave_each_other_s_runs_alone(open_temporal: OpenTemporal, bank: Bank) -> None:
