@@ -309,23 +309,27 @@ async def test_stop_ends_a_step_that_takes_longer_than_its_grace(
 
 
 @on_one_store
+@pytest.mark.parametrize("workers", [1, 2])
 async def test_step_that_temporal_takes_for_lost_is_joined_and_not_repeated(
-    open_temporal: OpenTemporal, bank: Bank
+    open_temporal: OpenTemporal, workers: int
 ) -> None:
     """Temporal may ask again while the first one works: here that is joined, elsewhere it comes back later."""
-    slow = Slow(bank)
-    agents = [agent(tools=("slow",))]
-    stage = await open_temporal(
-        slow.tool, agents=agents, workers=2, clerk=[calls(("slow", {})), "ok"], options={"heartbeat_s": 2.0}
-    )
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: ModelRequest) -> str:
+        began.set()
+        await go_on.wait()
+        return "ok"
+
+    stage = await open_temporal(agents=[agent()], workers=workers, clerk=slow, options={"heartbeat_s": 2.0})
     run = await stage.runs.start("clerk", "go", by="ada")
-    await slow.began.wait()
-    for attempt in range(1, 5):
+    await began.wait()
+    for attempt in range(1, 3):
         await _taken_for_lost(stage, run.id, attempt)
-    slow.go_on.set()
+    go_on.set()
     await until(stage, run.id, "succeeded")
     assert await stage.workflow(run.id).result() == "succeeded"
-    assert (len(bank.credits), len(await claims(stage, run.id))) == (1, 1)
+    assert (len(stage.model.requests), len(await claims(stage, run.id))) == (1, 1)
 
 
 async def _taken_for_lost(stage: TemporalStage, run_id: str, attempt: int) -> None:
