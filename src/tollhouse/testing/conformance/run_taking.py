@@ -109,7 +109,9 @@ class WakeTests(StoreTests):
     async def test_every_move_of_a_call_but_one_that_departed(
         self, store: RunLedger, owners: None, state: State
     ) -> None:
-        """Everything that can happen to a call in that state: the run is woken exactly if the state was left."""
+        """Everything that can happen to a call in that state: the run is woken exactly if the state was left, or a
+        contradiction opened or was decided.
+        """
         for event in TRIALS:
             run_id = f"run-{event}"
             story, took_place = attempted(event, state, Story.of(key=event.value, scope=run_id))
@@ -121,7 +123,8 @@ class WakeTests(StoreTests):
                 await applied(store, write)
             await store.forget_wakes(TENANT, run_id)
             await applied(store, last)
-            moved = state is not State.DEPARTED and story.state is not state
+            contradicted = [write.record.contradicted for write in (*before[-1:], last)]
+            moved = state is not State.DEPARTED and (story.state is not state or contradicted[0] != contradicted[-1])
             assert (run_id in await takeable(store)) == moved, f"{event} in {state}"
 
     async def test_the_outcome_of_a_departure_wakes_nobody(self, store: RunLedger, owners: None) -> None:
