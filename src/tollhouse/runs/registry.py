@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any
 
 from tollhouse.contract.tool import Tool
@@ -65,8 +66,16 @@ async def publish(store: RunStore, tenant: str, agents: Mapping[str, Agent], now
     return {name: await _publish(store, tenant, agent, now_us) for name, agent in agents.items()}
 
 
-async def agent_version(store: RunStore, tenant: str, name: str, version: str | None = None) -> Agent:
+async def agent_version(
+    store: RunStore,
+    tenant: str,
+    name: str,
+    version: str | None = None,
+    known: Mapping[str, Agent] = MappingProxyType({}),
+) -> Agent:
     """The agent as it was published. ``version`` None: the newest; else its digest or the beginning of it.
+
+    ``known``: versions that were read before, by digest; they never change.
 
     Raises :class:`~tollhouse.errors.UnknownAgent`, with the names that are near.
     """
@@ -75,6 +84,8 @@ async def agent_version(store: RunStore, tenant: str, name: str, version: str | 
         if newest is None:
             raise await _unknown(store, tenant, name)
         version = json.loads(newest.body)["version"]
+    if version in known and known[version].name == name:
+        return known[version]
     kept = await store.definition(tenant, version)
     if kept is None:
         kept = await _beginning_with(store, tenant, name, version)
