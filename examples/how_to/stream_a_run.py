@@ -85,7 +85,9 @@ async def use(starter, decider):
     print(asked["text"])
     await decider.post(f"/v1/runs/{run_id}/questions/{asked['id']}/answer", json={"text": "Yes."})
     await decider.post(f"/v1/calls/{run_id}:1.1/approve")
-    while not (await starter.get(f"/v1/runs/{run_id}")).json()["finished"]:
+    finished = False
+    while not finished:
+        finished = (await starter.get(f"/v1/runs/{run_id}")).json()["finished"]
         seen = await follow(starter, run_id, seen)
     # </answer>
 
