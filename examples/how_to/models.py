@@ -22,9 +22,7 @@ async def main():
     # </book>
 
     # <ask>
-    request = ModelRequest(
-        "local:llama3", "Greet people.", messages=(UserMessage("Ada"),), fallback=("scripted:spare",)
-    )
+    request = ModelRequest("local:llama3", "Greet.", messages=(UserMessage("Ada"),), fallback=("scripted:spare",))
     reply = await book.ask(request)
     print(reply.model, "|", reply.text)
     for attempt in reply.attempts:
