@@ -53,21 +53,21 @@ def client_of(url, key):
 
 # <follow>
 async def follow(client, run_id, seen):
-    """Print what happens to a run, until it ends or waits for people; ``seen`` is the number of the last event."""
+    """Print what happens to a run after ``seen``, until it ends or waits; how far that was, and its state."""
     headers = {"Last-Event-ID": str(seen)}
     async with client.stream("GET", f"/v1/runs/{run_id}/events", headers=headers) as response:
-        kind = None
+        kind = state = None
         async for line in response.aiter_lines():
             name, _, value = line.partition(": ")
             if name == "event":
                 kind = value
             elif name == "data" and kind != "text":
                 event = json.loads(value)
-                seen = event["seq"]
-                print(seen, kind, event["facts"]["state"])
-                if event["facts"]["state"] == "awaiting_approval":
-                    return seen
-    return seen
+                seen, state = event["seq"], event["facts"]["state"]
+                print(seen, kind, state)
+                if state == "awaiting_approval":
+                    break
+    return seen, state
 
 
 # </follow>
@@ -78,17 +78,15 @@ async def use(starter, decider):
     start = {"agent": "desk", "input": "Close a1."}
     started = await starter.post("/v1/runs", json=start, headers={"Idempotency-Key": "ticket-17"})
     run_id = started.json()["id"]
-    seen = await follow(starter, run_id, 0)
+    seen, state = await follow(starter, run_id, 0)
     # </start>
     # <answer>
     asked = (await decider.get("/v1/questions")).json()["questions"][0]
     print(asked["text"])
     await decider.post(f"/v1/runs/{run_id}/questions/{asked['id']}/answer", json={"text": "Yes."})
     await decider.post(f"/v1/calls/{run_id}:1.1/approve")
-    finished = False
-    while not finished:
-        finished = (await starter.get(f"/v1/runs/{run_id}")).json()["finished"]
-        seen = await follow(starter, run_id, seen)
+    while state not in ("succeeded", "failed", "cancelled"):
+        seen, state = await follow(starter, run_id, seen)
     # </answer>
 
 
