@@ -56,6 +56,10 @@ async def test_chain_that_was_forged_whole_is_not_the_anchored_one(open_house: O
     assert (verdict.first.stream, verdict.first.seq) == ("call:k", 2)
 
 
+def _has_a_line(path: Path) -> bool:
+    return path.exists() and path.read_bytes().endswith(b"\n")
+
+
 async def test_every_write_of_a_server_is_anchored(open_house: OpenHouse, tmp_path: Path) -> None:
     """Calls that end, calls that stay in doubt and runs: what was applied is noted, and flushed in lines."""
     house, signer = await open_house(*TOOLS), signer_of(tmp_path)
@@ -65,7 +69,7 @@ async def test_every_write_of_a_server_is_anchored(open_house: OpenHouse, tmp_pa
         await house.call(pay, {"to": "lost"}, key="k")
     _, run_id = await finished_run(house)
     keeping = asyncio.create_task(anchors.keep(0.001))
-    while not anchors.path.exists():  # noqa: ASYNC110 - a file tells nobody
+    while not _has_a_line(anchors.path):  # noqa: ASYNC110 - a file tells nobody
         await asyncio.sleep(0.001)
     keeping.cancel()
     with suppress(asyncio.CancelledError):
