@@ -329,26 +329,31 @@ async def test_slow_look_ups_and_calls_do_not_keep_the_lost_from_being_seen(open
 
 
 class Outage:
-    """A store that is away, as one sweeper sees it, while ``away`` is set."""
+    """A store that is away, as one sweeper sees it, while ``away`` is set. ``patient``: its answers wait for the end of
+    that, as those of a store which tries again by itself."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.away = False
+        self.away = self.patient = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def end_expired_owners(self, tenant: str) -> list[Owner]:
+    async def end_expired_owners(self, tenant: str, *, by_us: int | None = None) -> list[Owner]:
         """As the store does, unless it is away."""
-        if self.away:
-            raise StoreUnavailable("The store is away.")
-        return await self._store.end_expired_owners(tenant)
+        await self._back()
+        return await self._store.end_expired_owners(tenant, by_us=by_us)
 
     async def now_us(self) -> int:
         """As the store does, unless it is away."""
-        if self.away:
-            raise StoreUnavailable("The store is away.")
+        await self._back()
         return await self._store.now_us()
+
+    async def _back(self) -> None:
+        if self.away and not self.patient:
+            raise StoreUnavailable("The store is away.")
+        while self.away:
+            await asyncio.sleep(0.005)
 
 
 async def test_sweeper_waits_a_lease_after_an_outage(
@@ -394,6 +399,32 @@ async def test_sweeper_judges_again_a_lease_after_an_outage(
         assert (await sweeper.get(KEY)).state is State.IN_DOUBT
     slow.go_on.set()
     await call
+
+
+@pytest.mark.parametrize("asked", ["before", "during"])
+async def test_outage_that_the_stores_patience_hides_counts_as_one(
+    open_house: OpenHouse, shared_store_url: str, house_tenant: str, asked: str
+) -> None:
+    """The sweeper's question waits until the store is back; whom it finds expired then had no way to renew."""
+    slow = Slow()
+    house = await open_house(slow.tool(), interfering=True, lease_s=SHORT_S)
+    call = asyncio.ensure_future(house.call("credit", ASKED, key=KEY))
+    await slow.begun.wait()
+    async with house_over(shared_store_url, Outage, tenant=house_tenant, lease_s=SHORT_S) as (sweeper, outage):
+        outage.patient = True
+        if asked == "before":  # the time was told before the outage, and the judgement is held up by it
+            outage.now_us = outage._store.now_us
+        interfering(house).lose_renewals = outage.away = True
+        sweeping = asyncio.ensure_future(sweeper.services.round())
+        await asyncio.sleep(2 * SHORT_S)
+        outage.away = False
+        assert await sweeping == 0
+        assert await sweeper.services.round() == 0
+        interfering(house).lose_renewals = False
+        await renewed(house)
+        slow.go_on.set()
+        assert (await call).value == "cr-1"
+        assert await kinds(sweeper, KEY) == ["departed", "outcome"]
 
 
 async def renewed(house: Tollhouse) -> None:
@@ -458,12 +489,13 @@ async def test_running_step_survives_the_restart_of_the_server(
     """The store goes away for longer than a lease and comes back; the worker writes its outcome, nobody took over."""
     receiver.fault("hold_after_effect")
     offered = {"tests.crash.tools:credits": {"url": receiver.url}}
-    worker = await start(private_postgres.url, offered)
-    sweeper = await start(private_postgres.url, offered)
+    lease_s = 2 * LEASE_S  # of which a busy machine may need one for connecting again
+    worker = await start(private_postgres.url, offered, lease_s=lease_s)
+    sweeper = await start(private_postgres.url, offered, lease_s=lease_s)
     running = worker.ask("call", "credit", ASKED, key=KEY)
     await receiver.await_for_effects(1)
     await asyncio.to_thread(private_postgres.stop)
-    await asyncio.sleep(1.5 * LEASE_S)
+    await asyncio.sleep(1.5 * lease_s)
     await asyncio.to_thread(private_postgres.start)
     replay = sweeper.ask("call", "credit", ASKED, key=KEY)
     receiver.release()

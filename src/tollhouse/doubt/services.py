@@ -46,7 +46,12 @@ class Services:
 
     def start(self) -> None:
         """Begin in the background, on the running loop."""
-        steps = (self._again(self._sweeper.sweep), self._again(self._begin_due), self._guarded(self.adopt_old_doubts))
+        sweep_every_s = min(self._every_s, self._sweeper.longest_pause_s)
+        steps = (
+            self._again(self._sweeper.sweep, sweep_every_s),
+            self._again(self._begin_due, self._every_s),
+            self._guarded(self.adopt_old_doubts),
+        )
         self._loops = [asyncio.get_running_loop().create_task(step) for step in steps]
 
     async def stop(self) -> None:
@@ -85,10 +90,10 @@ class Services:
 
     # -- rounds ------------------------------------------------------------------------------------------
 
-    async def _again(self, step: Callable[[], Awaitable[Any]]) -> None:
+    async def _again(self, step: Callable[[], Awaitable[Any]], every_s: float) -> None:
         while True:
             await self._guarded(step)
-            await asyncio.sleep(self._every_s * (0.75 + random.random() / 2))
+            await asyncio.sleep(every_s * (0.75 + random.random() / 2))
 
     async def _guarded(self, step: Callable[[], Awaitable[Any]]) -> None:
         try:

@@ -1,12 +1,16 @@
 """The sweeper: finds calls whose owner is gone and says so. It decides nothing else: they become *in doubt*.
 
 Whether an owner is lost is judged by the store on its own clock, in one atomic step that also forbids every later
-renewal. After an outage of the store nobody could renew, so the sweeper waits one lease before it judges anybody.
+renewal. After an outage of the store nobody could renew, so the sweeper waits one lease before it judges anybody. The
+store's own patience may hide an outage from it: an answer that took half a lease counts as one, and a judgement that
+reaches the store half a lease after it was asked for ends nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from tollhouse.contract.terms import US
 from tollhouse.errors import StoreUnavailable
@@ -21,6 +25,8 @@ from tollhouse.ledger.transact import Stale, transact
 
 BATCH = 1000
 
+T = TypeVar("T")
+
 
 class Sweeper:
     """Sets lost owners aside. Any number may run over one store: each step is compare-and-set."""
@@ -28,22 +34,35 @@ class Sweeper:
     def __init__(self, core: Core, lease_s: float) -> None:
         self._core, self._lease_us = core, round(lease_s * US)
         self._judge_from_local_us = 0
+        self.longest_pause_s = lease_s / 2
+        """Between two rounds, so that no outage which lets a lease end fits in between unseen."""
 
     async def sweep(self) -> int:
         """One round; returns how many calls were set aside. Raises StoreUnavailable when the store is away."""
         core = self._core
-        try:
-            if core.local_us() < self._judge_from_local_us or not core.clock.steady:
-                await core.store.now_us()
-                return 0
-            owners = await core.store.end_expired_owners(core.tenant)
-        except StoreUnavailable:
-            self._judge_from_local_us = core.local_us() + self._lease_us
-            raise
+        asked_us = await self._watched(core.store.now_us())
+        if core.local_us() < self._judge_from_local_us or not core.clock.steady:
+            return 0
+        by_us = asked_us + self._lease_us // 2
+        owners = await self._watched(core.store.end_expired_owners(core.tenant, by_us=by_us))
         swept = 0
         for owner in owners:
             swept += await self._set_aside(owner)
         return swept
+
+    async def _watched(self, answer: Awaitable[T]) -> T:
+        """The store's answer; one that failed, or took half a lease, was an outage."""
+        core, away = self._core, False
+        before_us = core.local_us()
+        try:
+            return await answer
+        except StoreUnavailable:
+            away = True
+            raise
+        finally:
+            after_us = core.local_us()
+            if away or after_us - before_us >= self._lease_us // 2:
+                self._judge_from_local_us = after_us + self._lease_us
 
     async def _set_aside(self, owner: Owner) -> int:
         core = self._core

@@ -220,9 +220,13 @@ class Store(Protocol):
         """Calls whose ``due_at_us`` has come on the store's clock, most overdue first; None: of any tool, any state."""
         ...
 
-    async def end_expired_owners(self, tenant: str) -> list[Owner]:
+    async def end_expired_owners(self, tenant: str, *, by_us: int | None = None) -> list[Owner]:
         """End, in one durable step each, owners whose lease has ended on the store's clock; return all ended owners
-        that still have open attempts. Nobody can renew them afterwards."""
+        that still have open attempts. Nobody can renew them afterwards.
+
+        ``by_us``: the judgement holds only until then on the store's clock; one that is carried out later, as after
+        an outage in between, ends nobody. None: whenever it arrives.
+        """
         ...
 
     async def orphans(self, tenant: str, owner_id: str, limit: int) -> list[CallRecord]:

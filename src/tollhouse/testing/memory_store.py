@@ -166,10 +166,11 @@ class MemoryStore:
 
     # -- owners --------------------------------------------------------------------------------------------------
 
-    async def end_expired_owners(self, tenant: str) -> list[Owner]:
+    async def end_expired_owners(self, tenant: str, *, by_us: int | None = None) -> list[Owner]:
         self._open()
         now_us = self.ledger.now_us()
-        for place, owner in self.ledger.owners.items():
+        in_time = by_us is None or now_us <= by_us
+        for place, owner in self.ledger.owners.items() if in_time else ():
             if owner.tenant == tenant and owner.ended_at_us is None and owner.lease_until_us <= now_us:
                 self.ledger.owners[place] = replace(owner, ended_at_us=now_us)
         busy = {name for row in self.ledger.rows(tenant) for name in (row["open_owners"] or "").split()}

@@ -72,10 +72,10 @@ class PostgresStore(RunsInPostgres):
     async def orphans(self, tenant: str, owner_id: str, limit: int) -> list[CallRecord]:
         return await self._records(calls.ORPHANS, tenant, owner_id, limit)
 
-    async def end_expired_owners(self, tenant: str) -> list[Owner]:
+    async def end_expired_owners(self, tenant: str, *, by_us: int | None = None) -> list[Owner]:
         (expired,) = await self._rows(owners.ANY_EXPIRED, tenant)
         if expired["found"]:
-            await self._rows(owners.END_EXPIRED, tenant)
+            await self._rows(owners.END_EXPIRED, tenant, by_us)
         # In a statement of its own: the one before has waited for departures that were under way.
         named = [row["id"] for row in await self._rows(calls.OPEN_OWNERS, tenant)]
         return [Owner(*row) for row in await self._rows(owners.GET_ENDED, tenant, named)] if named else []

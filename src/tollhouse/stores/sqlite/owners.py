@@ -47,10 +47,11 @@ def end_dead(connection: sqlite3.Connection, clock: NeverBack, tenant: str, owne
     connection.execute(owners.END_DEAD, (time_of_decision(connection, clock), tenant, owner_id))
 
 
-def end_expired(connection: sqlite3.Connection, clock: NeverBack, tenant: str) -> None:
-    """End every owner of the tenant whose lease has ended."""
+def end_expired(connection: sqlite3.Connection, clock: NeverBack, tenant: str, by_us: int | None) -> None:
+    """End every owner of the tenant whose lease has ended; nobody when it is later than ``by_us``."""
     now_us = time_of_decision(connection, clock)
-    connection.execute(owners.END_EXPIRED, (now_us, tenant, now_us))
+    if by_us is None or now_us <= by_us:
+        connection.execute(owners.END_EXPIRED, (now_us, tenant, now_us))
 
 
 def time_of_decision(connection: sqlite3.Connection, clock: NeverBack) -> int:

@@ -30,10 +30,10 @@ class SqliteStore(RunsInSqlite):
             return ()
         return await self._writer.write(Calls([prepare(write, self._clock) for write in writes]))
 
-    async def end_expired_owners(self, tenant: str) -> list[Owner]:
+    async def end_expired_owners(self, tenant: str, *, by_us: int | None = None) -> list[Owner]:
         """A sweep that finds nobody expired writes nothing."""
         if await self._read(owners.any_expired, tenant, await self._now_by_all_us()):
-            await asyncio.to_thread(self._decide, lambda c: owners.end_expired(c, self._clock, tenant))
+            await asyncio.to_thread(self._decide, lambda c: owners.end_expired(c, self._clock, tenant, by_us))
         return await self._read_many(owners.ended_with_open_attempts, tenant)
 
     async def owner_is_dead(self, tenant: str, owner_id: str) -> None:

@@ -105,6 +105,16 @@ class LeaseTests(StoreTests):
 class OrphanTests(StoreTests):
     """What a lost owner leaves behind is found, and only that."""
 
+    async def test_a_judgement_that_arrives_too_late_ends_nobody(self, store: Store, leases: Leases) -> None:
+        """It was asked for before an outage, and its owner had no way to renew since."""
+        await leases.register("own_a", lease_s=0.0)
+        await tell(store, Story.of().depart())
+        now_us = await store.now_us()
+        assert await store.end_expired_owners(TENANT, by_us=now_us - 1) == []
+        assert (await leases.renew("own_a", lease_s=0.0)).alive
+        ended = await store.end_expired_owners(TENANT, by_us=await store.now_us() + 60_000_000)
+        assert [owner.id for owner in ended] == ["own_a"]
+
     async def test_only_expired_owners_are_ended(self, store: Store, leases: Leases) -> None:
         """A live lease protects its calls."""
         await leases.register("own_a", lease_s=60.0)

@@ -182,8 +182,8 @@ class LinkedStore:
 
         return await self.link.ask(read)
 
-    async def end_expired_owners(self, tenant: str) -> list[Owner]:
-        return await self.link.ask(lambda: _now(self._inner.end_expired_owners(tenant)))
+    async def end_expired_owners(self, tenant: str, *, by_us: int | None = None) -> list[Owner]:
+        return await self.link.ask(lambda: _now(self._inner.end_expired_owners(tenant, by_us=by_us)))
 
     async def orphans(self, tenant: str, owner_id: str, limit: int) -> list[CallRecord]:
         return await self.link.ask(lambda: _now(self._inner.orphans(tenant, owner_id, limit)))

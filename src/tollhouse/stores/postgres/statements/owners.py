@@ -54,8 +54,9 @@ END = _END.format(which="id = $2 AND ended_at_us IS NULL", also="", still="o.end
 
 END_DEAD = _END.format(which="id = $2", also=", proven_dead = true", still="true")
 
+# The judgement has a time of its own: repeated after an outage it would end owners who had no way to renew.
 END_EXPIRED = _END.format(
-    which="ended_at_us IS NULL AND lease_until_us < now.now_us",
+    which="ended_at_us IS NULL AND lease_until_us < now.now_us AND now.now_us <= coalesce($2::bigint, now.now_us)",
     also="",
     still="o.ended_at_us IS NULL AND o.lease_until_us < now.now_us",
 )
