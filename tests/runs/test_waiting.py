@@ -159,6 +159,30 @@ async def test_answer_in_the_moment_of_the_pause_is_taken_up(
     assert [each["text"] for each in await stage.results(run.id)] == ["five", "ada"]
 
 
+@driven_only
+async def test_question_that_was_taken_up_waits_for_nobody(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the model thinks about the answer the run shows no question, and takes no second answer to it."""
+    stage = await open_stage(agents=[agent(questions=True)], clerk=[calls(ASK), "ok"])
+    run = await stage.run()
+    await stage.runs.answer(run.id, run.waiting[0].id, "five", by="bob")
+    looked = []
+    store = stage.runs.store
+    write_run = store.write_run
+
+    async def looking(write):  # type: ignore[no-untyped-def]
+        if write.record.state == "succeeded":
+            looked.append((await stage.runs.get(run.id)).waiting)
+            with pytest.raises(UnknownQuestion):
+                await stage.runs.answer(run.id, run.waiting[0].id, "six", by="bob")
+        return await write_run(write)
+
+    monkeypatch.setattr(store, "write_run", looking)
+    assert (await stage.settled(run.id)).state == "succeeded"
+    assert looked == [()]
+
+
 @on_sqlite
 async def test_question_is_reminded_of_once_and_expires(open_stage: OpenStage) -> None:
     """Half-way to its end people are reminded, once; at its end the model hears that nobody answered."""

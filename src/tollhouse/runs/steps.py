@@ -113,13 +113,15 @@ def model_failed(before: RunRecord, failure: ModelFailed, turn: int, again_at_us
 def calls_settled(
     before: RunRecord, turn: int, results: Sequence[Result], waiting: tuple[Waiting, ...], now_us: int
 ) -> RunChange:
-    """Some calls of the turn have their answers; ``waiting``: what is known of the others."""
+    """Some calls of the turn have their answers, and nobody is asked about them any more; ``waiting``: what is known of
+    all that were open before."""
     body = body_of(before)
     ended = {result.key for result in results}
     answers = {key: said for key, said in (body.answers or {}).items() if key not in ended}
+    still = tuple(each for each in waiting if each.id not in ended)
     facts = {"turn": turn, "results": [result.as_json for result in results]}
     return _moved(
-        before, _E.CALLS_SETTLED, _S.RUNNING, now_us, facts, replace(body, waiting=waiting, answers=answers or None)
+        before, _E.CALLS_SETTLED, _S.RUNNING, now_us, facts, replace(body, waiting=still, answers=answers or None)
     )
 
 
