@@ -66,8 +66,8 @@ class Runs(RunReader):
         """Who drives the runs that are started here, where a start says nothing else."""
         self._catalogue: str | None = None
         self._versions: dict[str, Agent] = {}
-        self.on_start: Callable[[], None] = lambda: None
-        """Called when a run may go on, so that a driver of this process need not wait for its next round."""
+        self.on_start: Callable[[RunRecord], None] = lambda _record: None
+        """Called with a run that may go on, so that a driver of this process need not wait for its next round."""
 
     @property
     def owner_id(self) -> str:
@@ -183,7 +183,7 @@ class Runs(RunReader):
         except StartRefused as refused:
             return self._standing(start, refused)
         self.bus.tell(Moved(record.id, record.head_seq, record.state))
-        self.on_start()
+        self.on_start(record)
         return view_of(record)
 
     def _new(self, start: Start, agent: Agent, continues: str | None) -> RunRecord:
@@ -301,7 +301,7 @@ class Runs(RunReader):
                 record = stale.record or await self._record(run_id)
                 continue
             self.bus.tell(Moved(record.id, record.head_seq, record.state))
-            self.on_start()
+            self.on_start(record)
             return await self._seen(record)
 
     # -- driving -----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from tollhouse.runs.advance import Lost
 from tollhouse.runs.drivers.driving import PAUSE_MOST_S, STALE_S
 from tollhouse.runs.drivers.hands import AT_ONCE, Hands
 from tollhouse.runs.service import Runs
+from tollhouse.runs.states import RunState
 
 log = logging.getLogger("tollhouse")
 
@@ -41,7 +42,7 @@ class LocalDriver:
 
     def start(self) -> None:
         """Begin, on the running loop."""
-        self._runs.on_start = self._poked.set
+        self._runs.on_start = self._offered
         self._loop = asyncio.create_task(self._rounds())
         self._hands.start()
 
@@ -59,6 +60,15 @@ class LocalDriver:
         if self._loop is not None:
             self._loop.cancel()
         await self._hands.stop(grace_s)
+
+    def _offered(self, record: RunRecord) -> None:
+        """Take a run that has just become free to go on in this process; whatever else moved, the next round finds."""
+        mine = record.driver == self.name and (self._agents is None or record.agent in self._agents)
+        free = record.state == RunState.QUEUED and record.id not in self._hands
+        if mine and free and len(self._hands) < self._hands.at_once and not self._hands.stopping:
+            _ = self._hands.take(record, self._drive)
+        else:
+            self._poked.set()
 
     async def round(self) -> int:
         """Take what may be taken now, without waiting for it; how many runs that were."""

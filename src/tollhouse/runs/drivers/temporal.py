@@ -106,7 +106,7 @@ class TemporalDriver:
 
     def start(self) -> None:
         """Begin, on the running loop: a worker for the workflows and their steps, and the look-out for wakes."""
-        self._runs.driver, self._runs.on_start = self.name, self._poked.set
+        self._runs.driver, self._runs.on_start = self.name, lambda _record: self._poked.set()
         self._worker = Worker(
             self._client,
             task_queue=self.task_queue,
