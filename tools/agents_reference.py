@@ -7,7 +7,7 @@ from typing import Any
 
 from tollhouse.operations.production import REASONS
 from tollhouse.runs.agent_schema import schema
-from tools.reference import code, sentence, table
+from tools.markdown import code, sentence, table
 
 _PARTS = {
     "The file": (),

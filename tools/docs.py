@@ -16,15 +16,19 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tollhouse.runs.agent_schema import schema_text
-from tools import agents_reference, reference
+from tools import agents_reference, python_reference, reference, surface_reference
 
-SECTIONS = {**reference.SECTIONS, **agents_reference.SECTIONS}
+SECTIONS: dict[str, Callable[[], str]] = {
+    name: made
+    for part in (reference, python_reference, surface_reference, agents_reference)
+    for name, made in part.SECTIONS.items()
+}
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
 

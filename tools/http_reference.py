@@ -1,4 +1,4 @@
-"""The HTTP API as its own OpenAPI document describes it; `tools/reference.py` makes the page of it."""
+"""The HTTP API as its own OpenAPI document describes it; `tools/surface_reference.py` makes the page of it."""
 
 from __future__ import annotations
 

@@ -1,18 +1,13 @@
-"""The sections of the docs that are generated from the code; `tools/docs.py` puts them into the pages."""
+"""The sections of the docs that are generated from the rules: lives of calls and runs, errors, settings, contracts."""
 
 from __future__ import annotations
 
 import dataclasses
-import enum
-import inspect
 import re
 from collections.abc import Callable, Iterator
-from types import FunctionType, ModuleType
 from typing import Any
 
-import tollhouse
 from tollhouse import errors, settings
-from tollhouse.api.problems import STATUS
 from tollhouse.contract import dedup
 from tollhouse.contract.checks import Completed, complete
 from tollhouse.contract.effects import Declaration, Settings
@@ -22,48 +17,7 @@ from tollhouse.ledger.encodings import ENCODINGS
 from tollhouse.ledger.lifecycle import FOLD, TRANSITIONS, Event
 from tollhouse.ledger.record import FINAL, SETTLED, AttemptOutcome, State
 from tollhouse.runs.states import FINISHED, RUN_TRANSITIONS, RunState
-from tools import cli_reference, http_reference
-
-# -- Markdown ------------------------------------------------------------------------------------------------
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    """A table; bars inside cells are escaped."""
-    lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def code(text: str) -> str:
-    """The text as code, whatever backticks are in it."""
-    fence = "``" if "`" in text else "`"
-    return f"{fence}{text}{fence}"
-
-
-_ROLE = re.compile(r":\w+:`~?([\w.]+)`")
-_LITERAL = re.compile(r"``(.+?)``")
-
-
-def prose(docstring: str | None) -> str:
-    """A docstring as Markdown: paragraphs on one line each, errors linked to their reference."""
-    paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
-    return "\n\n".join(_inline(" ".join(part.split())) for part in paragraphs)
-
-
-def _inline(text: str) -> str:
-    return _ROLE.sub(lambda found: _linked(found[1].rsplit(".", 1)[-1]), _LITERAL.sub(r"`\1`", text))
-
-
-def _linked(name: str) -> str:
-    error = getattr(errors, name, None)
-    if isinstance(error, type) and issubclass(error, errors.TollhouseError) and error.code != "error":
-        return f"[`{name}`](errors.md#{error.code})"
-    return f"`{name}`"
-
-
-def sentence(text: str) -> str:
-    """With a capital and a full stop."""
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
-
+from tools.markdown import annotation, code, inline, prose, sentence, table
 
 # -- the life of a call --------------------------------------------------------------------------------------
 
@@ -227,7 +181,7 @@ def house_settings() -> str:
                 code(field.name),
                 _default(field.default),
                 code(env) if env else "",
-                _inline(field.metadata["doc"]),
+                inline(field.metadata["doc"]),
             ]
         )
     return table(["Setting", "Default", "Environment", "What it does"], rows)
@@ -252,7 +206,7 @@ _OF_EFFECTS_ONLY = frozenset({"absent_after_s", "accepts", "job_deadline_s", "re
 
 def contract_types() -> str:
     """Each field of a contract and what it takes."""
-    rows = [[code(name), code(_annotation(hint))] for name, hint in Settings.__annotations__.items()]
+    rows = [[code(name), code(annotation(hint))] for name, hint in Settings.__annotations__.items()]
     return table(["Field", "Takes"], rows)
 
 
@@ -329,264 +283,6 @@ def encodings() -> str:
     return table(["Type", "Example", "As an argument", "As a result", ""], rows)
 
 
-# -- the Python API ------------------------------------------------------------------------------------------
-
-GROUPS: dict[str, list[str]] = {
-    "The house": ["Tollhouse", "Outcome", "RecordedCall", "State", "AttemptOutcome"],
-    "Declaring a tool": [
-        "tool", "Tool", "read", "write", "external", "destructive", "dedup", "approval", "hold_repeats",
-    ],
-    "Inside a tool": ["CallContext", "guard", "never_sent", "NotSent", "Rejected", "Accepted"],
-    "Answers of a look-up": ["happened", "did_not_happen", "unknown", "Answer"],
-    "Gates of your own": ["Check", "Asked", "Pass", "Deny", "Hold"],
-}  # fmt: skip
-
-
-def api() -> str:
-    """Every public name, by group; a new name that no group has yet comes last."""
-    listed = {name for names in GROUPS.values() for name in names}
-    more = [name for name in tollhouse.__all__ if name not in listed]
-    groups = {**GROUPS, **({"More": more} if more else {})}
-    return "\n\n".join(
-        f"## {group}\n\n" + "\n\n".join(_entry(name, getattr(tollhouse, name)) for name in names)
-        for group, names in groups.items()
-    )
-
-
-def _entry(name: str, value: Any) -> str:
-    if isinstance(value, ModuleType):
-        members = [(n, v) for n, v in vars(value).items() if not n.startswith("_") and _is_own(v, value)]
-        return "\n\n".join([f"### {name}", prose(value.__doc__), *(_member(f"{name}.{n}", v) for n, v in members)])
-    if isinstance(value, FunctionType):
-        return f"### {name}\n\n{_signature(name, value)}\n\n{prose(value.__doc__)}"
-    return "\n\n".join([f"### {name}", *_class(name, value)])
-
-
-def _is_own(value: Any, module: ModuleType) -> bool:
-    """Functions of the module, and the values of its own kind; not what it imported to make them."""
-    return isinstance(value, Dedup) or (isinstance(value, FunctionType) and value.__module__ == module.__name__)
-
-
-def _member(name: str, value: Any) -> str:
-    if isinstance(value, FunctionType):
-        return f"{_signature(name, value)}\n\n{prose(value.__doc__)}"
-    return f"`{name}`: a value, see [the contract reference](contract.md#dedup)."
-
-
-def _class(name: str, cls: type[Any]) -> Iterator[str]:
-    doc = cls.__doc__ or ""
-    if dataclasses.is_dataclass(cls):
-        yield _call(name, [_field_of(f) for f in dataclasses.fields(cls)], "")
-    elif issubclass(cls, Exception) and "__init__" in vars(cls):
-        yield _signature(name, vars(cls)["__init__"], returns=False)
-    yield prose(doc)
-    if issubclass(cls, enum.Enum):
-        yield "One of " + ", ".join(code(member.value) for member in cls) + "."
-        return
-    if inspect.isabstract(cls):
-        yield "Attributes: " + ", ".join(f"`{n}` (`{_annotation(h)}`)" for n, h in cls.__annotations__.items()) + "."
-    for member, value in vars(cls).items():
-        if not member.startswith("_") and (told := _told(member, value)):
-            yield told
-
-
-def _field_of(field: dataclasses.Field[Any]) -> str:
-    made = field.default_factory is not dataclasses.MISSING
-    return _parameter(field.name, str(field.type), ... if made else field.default, dataclasses.MISSING)
-
-
-def _told(name: str, value: Any) -> str | None:
-    if isinstance(value, staticmethod):
-        value = value.__func__
-    if isinstance(value, property):
-        hint = _annotation(value.fget.__annotations__.get("return", "Any")) if value.fget else "Any"
-        return f"**`{name}`** (`{hint}`)" + (f": {prose(value.__doc__)}" if value.__doc__ else "")
-    if isinstance(value, FunctionType):
-        return f"{_signature(name, value)}\n\n{prose(value.__doc__)}".rstrip()
-    return None
-
-
-def _signature(name: str, fn: FunctionType, *, returns: bool = True) -> str:
-    parts, starred = [], False
-    for p in inspect.signature(fn).parameters.values():
-        if p.name == "self":
-            continue
-        starred = starred or p.kind is p.VAR_POSITIONAL
-        if p.kind is p.KEYWORD_ONLY and not starred:
-            parts.append("*")
-            starred = True
-        stars = "**" if p.kind is p.VAR_KEYWORD else "*" if p.kind is p.VAR_POSITIONAL else ""
-        hint = "" if p.annotation is p.empty else _annotation(p.annotation)
-        parts.append(stars + _parameter(p.name, hint, p.default, p.empty))
-    start = "await " if inspect.iscoroutinefunction(fn) else ""
-    gives = f" -> {_annotation(fn.__annotations__.get('return', 'Any'))}" if returns else ""
-    return _call(start + name, parts, gives)
-
-
-def _call(name: str, parts: list[str], gives: str) -> str:
-    """Marked `py`, since a block marked `python` is a program that the tests run."""
-    whole = f"{name}({', '.join(parts)}){gives}"
-    if len(whole) > 100:
-        whole = f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){gives}"
-    return f"```py\n{whole}\n```"
-
-
-def _parameter(name: str, hint: str, default: Any, none: Any) -> str:
-    told = f"{name}: {hint}" if hint else name
-    if default is none:
-        return told
-    if default is ...:
-        return f"{told} = ..."
-    return f"{told} = {default!r}" if hint else f"{told}={default!r}"
-
-
-def _annotation(hint: Any) -> str:
-    text = hint if isinstance(hint, str) else getattr(hint, "__forward_arg__", None) or inspect.formatannotation(hint)
-    return text.replace("builtins.", "")
-
-
-# -- the command line ----------------------------------------------------------------------------------------
-
-
-def command_index() -> str:
-    """One line for each command."""
-    rows = [
-        [f"[`{shown.line}`](#{shown.line.replace(' ', '-')})", prose(shown.command.help).split("\n")[0]]
-        for shown in cli_reference.commands()
-    ]
-    return table(["Command", "What it does"], rows)
-
-
-def command_entries() -> str:
-    """Usage, text and options of each command."""
-    return "\n\n".join(_command(shown) for shown in cli_reference.commands())
-
-
-def _command(shown: cli_reference.Shown) -> str:
-    rows = [
-        [code(cli_reference.takes(option)), cli_reference.default(option), _inline(option.help or "")]
-        for option in cli_reference.options(shown.command)
-    ]
-    usage = f"```text\n{cli_reference.usage(shown)}\n```"
-    told = table(["Option", "Where it is not given", "Meaning"], rows) if rows else ""
-    return "\n\n".join([f"### {shown.line}", usage, prose(shown.command.help), told]).rstrip()
-
-
-_IN_FILE = {"--store": "`store`", "--tools": "`tools`"}
-"""Options of which the agents' file has a field."""
-
-
-def serve_settings() -> str:
-    """What `tollhouse serve` can be told, and where."""
-    shown = next(shown for shown in cli_reference.commands() if shown.line == "tollhouse serve")
-    rows = [
-        [
-            code(cli_reference.takes(option)),
-            code(option.envvar) if option.envvar else "",
-            _IN_FILE.get(option.opts[0], ""),
-            code(str(option.default)) if option.default is not None and not option.is_flag else "",
-            _inline(option.help or ""),
-        ]
-        for option in cli_reference.options(shown.command)
-    ]
-    return table(["Flag", "Environment", "`tollhouse.yaml`", "Default", "What it does"], rows)
-
-
-# -- the HTTP API --------------------------------------------------------------------------------------------
-
-
-_ANYWHERE = {"401", "408", "413", "415", "421"}
-"""Statuses that the page tells of once, for all paths."""
-
-
-def http_index() -> str:
-    """One line for each path."""
-    found = http_reference.document()
-    rows = [
-        [f"[`{one.method} {one.path}`](#{one.says['operationId']})", one.says["summary"], _scope(one.says)]
-        for one in http_reference.paths(found)
-    ]
-    return table(["Path", "What it does", "Scope"], rows)
-
-
-def _scope(says: dict[str, Any]) -> str:
-    return code(says["x-scope"]) if "x-scope" in says else "none"
-
-
-def http_entries() -> str:
-    """Parameters, body and answers of each path, by its group."""
-    found = http_reference.document()
-    told = []
-    for tag in found["tags"]:
-        own = [one for one in http_reference.paths(found) if one.says["tags"][0] == tag["name"]]
-        told += [f"## {sentence(tag['name'])[:-1]}", sentence(tag["description"]), *(_path(one, found) for one in own)]
-    return "\n\n".join(told)
-
-
-def _path(one: http_reference.Path, found: dict[str, Any]) -> str:
-    says = one.says
-    parts = [f"### {says['operationId']}", f"```text\n{one.method} {one.path}\n```", says.get("description", "")]
-    if parameters := says.get("parameters"):
-        parts.append(table(["Parameter", "In", "Type", "Meaning"], [_http_parameter(each) for each in parameters]))
-    if body := says.get("requestBody"):
-        parts.append(_http_body(body["content"]["application/json"]["schema"], found))
-    told = {status: each for status, each in sorted(says["responses"].items()) if status not in _ANYWHERE}
-    answers = [_http_answer(status, each) for status, each in told.items()]
-    parts.append(table(["Status", "Body", "Meaning"], answers))
-    return "\n\n".join(part for part in parts if part)
-
-
-def _http_parameter(each: dict[str, Any]) -> list[str]:
-    name = code(each["name"]) + ("" if each.get("required") else " (optional)")
-    return [name, each["in"], http_reference.kind(each["schema"]), each.get("description", "")]
-
-
-def _http_body(schema: dict[str, Any], found: dict[str, Any]) -> str:
-    names = [http_reference.kind(schema)] if "$ref" in schema else http_reference.kind(schema).split(" or ")
-    linked = " or ".join(f"[`{name}`](#{name.lower()})" for name in names if name != "null")
-    shown = http_reference.example(schema, found)
-    return f"Body: {linked}." + (f"\n\n```json\n{shown}\n```" if shown else "")
-
-
-def _http_answer(status: str, each: dict[str, Any]) -> list[str]:
-    content = each.get("content", {})
-    kinds = [_http_kind(media, says) for media, says in content.items()]
-    return [status, ", ".join(kinds), each["description"]]
-
-
-def _http_kind(media: str, says: dict[str, Any]) -> str:
-    name = http_reference.kind(says.get("schema", {}))
-    if media == "application/json" and "$ref" in says.get("schema", {}):
-        return f"[`{name}`](#{name.lower()})"
-    return code(media.partition(";")[0])
-
-
-def http_documents() -> str:
-    """The members of each document."""
-    found = http_reference.document()
-    return "\n\n".join(_http_document(name, schema) for name, schema in sorted(found["components"]["schemas"].items()))
-
-
-def _http_document(name: str, schema: dict[str, Any]) -> str:
-    required = set(schema.get("required", ()))
-    rows = [
-        [
-            code(member) + ("" if member in required else " (optional)"),
-            http_reference.kind(of),
-            of.get("description", ""),
-        ]
-        for member, of in schema.get("properties", {}).items()
-    ]
-    told = table(["Member", "Type", "Meaning"], rows) if rows else ""
-    return "\n\n".join(part for part in (f"### {name}", schema.get("description", ""), told) if part)
-
-
-def http_statuses() -> str:
-    """The status of each code."""
-    rows = [[f"[`{error.code}`](errors.md#{error.code})", str(STATUS[error.code])] for error in error_classes()]
-    return table(["Code", "Status"], rows)
-
-
 SECTIONS: dict[str, Callable[[], str]] = {
     "states": states,
     "outcomes": outcomes,
@@ -602,12 +298,4 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "contract-defaults": contract_defaults,
     "guarantees": guarantees,
     "encodings": encodings,
-    "api": api,
-    "command-index": command_index,
-    "commands": command_entries,
-    "serve-settings": serve_settings,
-    "http-index": http_index,
-    "http-entries": http_entries,
-    "http-documents": http_documents,
-    "http-statuses": http_statuses,
 }
