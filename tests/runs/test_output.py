@@ -99,7 +99,9 @@ async def test_verifier_rejects_and_the_model_corrects(open_stage: OpenStage) ->
     assert checked[1][2] == "off by 1"
 
 
-@pytest.mark.parametrize("verdict", ['{"pass": false, "problem": "wrong"}', "looks good to me", "[]", '{"pass'])
+@pytest.mark.parametrize(
+    "verdict", ['{"pass": false, "problem": "wrong"}', "looks good to me", "[]", '{"pass', '{"pass": "false"}']
+)
 async def test_verifier_that_never_passes_fails_the_run(open_stage: OpenStage, verdict: str) -> None:
     """Nothing passes unseen: a verdict that cannot be read is no pass."""
     stage = await open_stage(agents=[agent(verifier=VERIFIER)], clerk=["5", "6", "7"], judge=lambda _r: verdict)

@@ -119,7 +119,7 @@ async def verify(model: Model, verifier: Verifier, question: str, answer: str, k
 def _verdict(reply: ModelReply) -> Verdict:
     try:
         said = _json_in(reply.text)
-        passed, problem = bool(said["pass"]), str(said.get("problem") or "The verifier did not pass it.")
+        passed, problem = said["pass"] is True, str(said.get("problem") or "The verifier did not pass it.")
     except (ValueError, KeyError, TypeError, AttributeError):
         passed, problem = False, "The verifier gave no verdict."
     return Verdict(problem=None if passed else problem[:PROBLEM_CHARACTERS_MOST], attempts=reply.attempts)
