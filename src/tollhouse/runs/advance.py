@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 from tollhouse.gate.core import Core
 from tollhouse.ledger.ids import Prefix
@@ -39,6 +39,8 @@ MODEL_PAUSE_MOST_S = 300.0
 RETRY_AFTER_MOST_S = 86_400.0
 """A provider that wants to be left alone for longer is asked again after this."""
 _US = 1_000_000
+
+Told = TypeVar("Told", ModelReply, Verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,8 @@ class Drive:
         self._shared, self.record, self._agent, self._journal = shared, record, agent, journal
         self._is_known = True
         """Whether the last step ended well; else what it wrote may not be known here."""
-        self._unrecorded: tuple[int, ModelReply] | None = None
-        """An answer by its turn that could not be recorded yet: it is paid for, and not asked for again."""
+        self._unrecorded: tuple[str, ModelReply | Verdict | ModelFailed] | None = None
+        """What a request came to, by its key, that could not be recorded yet: it is paid for, and not made again."""
 
     @classmethod
     async def claim(cls, shared: Shared, record: RunRecord, agent: Agent) -> Drive:
@@ -113,7 +115,7 @@ class Drive:
             await self._finish(self._journal.answer.text)
         else:
             await self._ask()
-        self._is_known = True
+        self._is_known, self._unrecorded = True, None
         return self._standing()
 
     async def release(self) -> None:
@@ -172,24 +174,37 @@ class Drive:
     # -- asking the model --------------------------------------------------------------------------------
 
     async def _ask(self) -> None:
-        if (reached := self._limit_before_asking()) is not None:
+        turn = self._journal.turn + 1
+        key = f"{self.record.id}:{turn}"
+        if not self._is_made(key) and (reached := self._limit_before_asking()) is not None:
             await self._stop_at(*reached)
             return
-        turn = self._journal.turn + 1
         try:
-            reply = await self._reply(turn)
+            reply = await self._once(key, lambda: self._reply(turn))
         except ModelFailed as failure:
             await self._model_failed(failure, turn)
             return
-        self._unrecorded = turn, reply
         await self._commit(lambda record: self._answered(record, reply, turn))
-        self._unrecorded = None
 
     async def _reply(self, turn: int) -> ModelReply:
-        if self._unrecorded is not None and self._unrecorded[0] == turn:
-            return self._unrecorded[1]
         teller = self._teller(turn) if self._shared.bus.is_heard(self.record.id) else None
         return in_characters(await self._shared.model.ask(self._request(turn), teller))
+
+    def _is_made(self, key: str) -> bool:
+        """Whether the request of that key was made, and only its record is missing."""
+        return self._unrecorded is not None and self._unrecorded[0] == key
+
+    async def _once(self, key: str, make: Callable[[], Awaitable[Told]]) -> Told:
+        """What a request comes to, made once however many tries it takes to record it. Raises :class:`ModelFailed`."""
+        if self._unrecorded is None or self._unrecorded[0] != key:
+            try:
+                self._unrecorded = key, await make()
+            except ModelFailed as failure:
+                self._unrecorded = key, failure
+        told = self._unrecorded[1]
+        if isinstance(told, ModelFailed):
+            raise told
+        return cast(Told, told)
 
     def _answered(self, record: RunRecord, reply: ModelReply, turn: int) -> RunChange:
         """The answer, and in the same commit the end of the run where nothing speaks against it."""
@@ -401,13 +416,14 @@ class Drive:
 
     async def _verified(self, text: str) -> Verdict | None:
         """What the verifier says; None: it was not asked or did not answer, and the run stands still or has failed."""
-        assert self._agent.verifier is not None
-        if (reached := self._used_up()) is not None:
+        verifier = self._agent.verifier
+        assert verifier is not None
+        key = f"{self.record.id}:{self._journal.turn}:verify"
+        if not self._is_made(key) and (reached := self._used_up()) is not None:
             await self._stop_at(*reached)
             return None
-        key = f"{self.record.id}:{self._journal.turn}:verify"
         try:
-            return await verify(self._shared.model, self._agent.verifier, self._journal.task, text, key)
+            return await self._once(key, lambda: verify(self._shared.model, verifier, self._journal.task, text, key))
         except ModelFailed as failure:
             await self._model_failed(failure, self._journal.turn)
             return None

@@ -205,9 +205,12 @@ def limits_raised(before: RunRecord, limits: Limits, by: str, now_us: int) -> Ru
 
 
 def verified(before: RunRecord, check: str, passed: bool, text: str, attempts: Sequence[Any], now_us: int) -> RunChange:
-    """What ``check`` (schema or verifier) said of the final answer; if it did not pass, the model hears ``text``."""
+    """What ``check`` (schema or verifier) said of the final answer; if it did not pass, the model hears ``text``.
+
+    A verifier that answers ends a row of failures, and whatever was waited for since.
+    """
     body = body_of(before)
-    kept = replace(body, spent=body.spent.with_attempts(tuple(attempts)))
+    kept = replace(body, spent=body.spent.with_attempts(tuple(attempts)), failures=0, waiting=())
     told = [attempt_as_json(attempt) for attempt in attempts]
     facts = {"check": check, "passed": passed, "text": text, "attempts": told}
     return _moved(before, _E.VERIFIED, _S.RUNNING, now_us, facts, kept)
