@@ -296,3 +296,25 @@ async def test_proof_of_a_call_that_moves_is_one_moment_of_it(open_house: OpenHo
     while not moving.done():
         assert not verify(await bundle_of_call(house, "k", signer), key=signer.public_pem).problems
     await moving
+
+
+async def test_proof_of_a_run_that_moves_is_one_moment_of_it(open_house: OpenHouse, tmp_path: Path) -> None:
+    """Calls that came while it was read belong to a journal that asked for them."""
+    house, signer = await open_house(*TOOLS), signer_of(tmp_path)
+    turns = [{"call": [{"tool": "pay", "arguments": {"to": "ada"}}]}, {"say": "Paid."}]
+    runs, run_id = await run_of(house, turns, steps=0)
+
+    class Moving:
+        """The store of a run that goes on between the reading of its journal and that of its calls."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(house.store, name)
+
+        async def find(self, *query: Any) -> Any:
+            for _ in range(2):
+                await runs.advance(run_id)
+            return await house.store.find(*query)
+
+    moving: Any = Moving()
+    verdict = verify(await prove_run(moving, moving, house._core.tenant, run_id, signer), key=signer.public_pem)
+    assert (verdict.result, verdict.problems) == (Result.PASS, ())

@@ -59,12 +59,9 @@ async def contents_of_call(calls: Calls, tenant: str, key: str, *, with_blobs: b
 
 async def contents_of_run(calls: Calls, runs: Runs, tenant: str, run_id: str, *, with_blobs: bool = True) -> Contents:
     """What proves a run. Raises :class:`UnknownRun` or what the store raises."""
-    run, events = await _run_with_events(calls, runs, tenant, run_id)
-    told = [await _call_with_events(calls, tenant, key) for key in await _keys_of(calls, tenant, run_id)]
+    run, events, told = await _run_with_calls(calls, runs, tenant, run_id)
     gathered = _Gathered(calls, tenant, with_blobs)
-    contents = await gathered.contents(
-        "run", run_id, await _with_undoing(calls, tenant, [each for each in told if each]), (run, events)
-    )
+    contents = await gathered.contents("run", run_id, await _with_undoing(calls, tenant, told), (run, events))
     contents["children"] = [_child(each) for each in await _children(runs, tenant, run_id)]
     needed = [await runs.definition(tenant, digest) for digest in needed_definitions({**asdict_of(run)}, events)]
     contents["definitions"] = sorted((asdict(each) for each in needed if each), key=lambda each: each["digest"])
@@ -142,6 +139,18 @@ async def _call_with_events(calls: Calls, tenant: str, key: str) -> tuple[CallRe
         if _belong(record, events) or await calls.get(tenant, key) == record:
             return record, events
     raise StoreUnavailable(f"The call {key} kept moving while it was read.", key=key)
+
+
+async def _run_with_calls(
+    calls: Calls, runs: Runs, tenant: str, run_id: str
+) -> tuple[RunRecord, list[Event], list[tuple[CallRecord, list[Event]]]]:
+    """A run and its calls at one moment: those of a journal that moved on meanwhile would be calls it does not know."""
+    for _ in range(TRIES):
+        run, events = await _run_with_events(calls, runs, tenant, run_id)
+        told = [await _call_with_events(calls, tenant, key) for key in await _keys_of(calls, tenant, run_id)]
+        if await runs.run(tenant, run_id) == run:
+            return run, events, [each for each in told if each is not None]
+    raise StoreUnavailable(f"The run {run_id} kept moving while it was read.")
 
 
 async def _run_with_events(calls: Calls, runs: Runs, tenant: str, run_id: str) -> tuple[RunRecord, list[Event]]:

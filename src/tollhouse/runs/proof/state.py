@@ -28,6 +28,8 @@ from tollhouse.runs.states import FINISHED
 CLOSINGS_MOST = 8
 """A ledger that is closed for a copy raises the fence of what is out, without an event; so often at most."""
 
+_UNCOVERED = "What its last event said of the row was erased: nothing shows that the row is what it was."
+
 _SETTLEMENTS = {"settled": "evidence", "found": "finding", "overturned": "overturn", "upheld": "uphold"}
 _SENDINGS = ("departed", "resent")
 _OUTCOMES = ("outcome", "late_outcome")
@@ -84,15 +86,15 @@ def _check_call(row: dict[str, Any], stream: dict[str, Any], tenant: str, found:
     differing = list(_differences(record, events))
     for what in differing:
         found.problem(name, what, call_stream(record.key), events[-1].seq)
-    if not _covered_call(record, row["body"], events[-1], found) and not differing:
+    if not _covered_call(record, row["body"], events, found) and not differing:
         found.problem(name, "The row is not what the last event says that it was.", events[-1].stream, events[-1].seq)
 
 
-def _covered_call(record: CallRecord, body: str, last: Event, found: Findings) -> bool:
+def _covered_call(record: CallRecord, body: str, events: list[Event], found: Findings) -> bool:
     """Whether the digest in the last event is the row's; True as well where no digest is there to ask."""
-    name = f"call {record.key}"
-    if last.data == "":
-        found.was_erased(name)
+    name, last = f"call {record.key}", events[-1]
+    if last.row_digest is None and any(event.data == "" for event in events):
+        found.problem(name, _UNCOVERED, last.stream, last.seq)
         return True
     if last.row_digest is None:
         found.note(f"{name}: not covered by a digest; an earlier release wrote its last event.")
@@ -119,7 +121,7 @@ def _check_run(row: dict[str, Any], stream: dict[str, Any], tenant: str, found: 
         return
     last, facts = events[-1], events[-1].facts
     if last.data == "":
-        found.was_erased(name)
+        found.problem(name, _UNCOVERED, last.stream, last.seq)
         return
     if facts.get("state") != run.state or run.finished != (run.state in FINISHED):
         what = f"The row says {run.state}; its last event says {facts.get('state')}."

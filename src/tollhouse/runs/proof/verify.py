@@ -1,8 +1,8 @@
 """Verifying a bundle: offline, with the standard library and ``cryptography``, by whoever was handed one.
 
 In this order: the signature, the records that the signed statement lists, the chains, the bodies, the rows against
-their histories, the anchors, and the accounts of every call. So the first problem named is the innermost that explains
-the others. Nothing in a bundle is trusted to have any shape.
+their histories, the anchors, and the accounts of every call and run. So the first problem named is the innermost that
+explains the others. Nothing in a bundle is trusted to have any shape.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tollhouse.errors import ProofUnreadable
+from tollhouse.ledger.guards import PURGED
+from tollhouse.ledger.rows import record_of
+from tollhouse.ledger.writes import call_stream
 from tollhouse.runs.proof.accounts import check_accounts
 from tollhouse.runs.proof.anchors import read_anchors
 from tollhouse.runs.proof.chains import check_bodies, check_chains, check_definitions
@@ -21,6 +24,7 @@ from tollhouse.runs.proof.keys import key_id_of, public_key_of
 from tollhouse.runs.proof.records import FORMAT, MEMBERS, Contents, event_name, listed, subjects_of
 from tollhouse.runs.proof.run_accounts import check_run_accounts
 from tollhouse.runs.proof.state import check_state
+from tollhouse.runs.proof.told import check_told
 from tollhouse.runs.proof.verdict import Findings, Verdict
 
 _BUNDLE = ("format", "contents", "envelope", "public_key")
@@ -82,6 +86,7 @@ _CHECKS: tuple[tuple[str, Callable[[Contents, Findings], None]], ...] = (
     ("definitions", check_definitions),
     ("state", check_state),
     ("accounts", check_accounts),
+    ("told", check_told),
     ("run accounts", check_run_accounts),
 )
 
@@ -174,17 +179,17 @@ def _check_anchors(contents: Contents, text: str, public_pem: str, found: Findin
 
 def _compare(contents: Contents, lines: list[Any], found: Findings) -> None:
     chains = {each["stream"]: {event["seq"]: event["hash"] for event in each["events"]} for each in contents["streams"]}
-    purged = {stream for stream, events in chains.items() if not events}
+    purged = {call_stream(row["key"]): record_of(row).extra.get(PURGED) for row in contents["calls"]}
     reached = 0
     for line in lines:
         for stream, seq, digest in line.heads:
             if line.tenant != contents["about"]["tenant"] or stream not in chains:
                 continue
             reached += 1
-            if stream in purged:
-                found.note(f"{stream}: anchored at {seq}; its events were purged since.")
+            if not chains[stream] and (told := purged.get(stream)) is not None:
+                _compare_purged(stream, (seq, digest), told, found)
             elif seq not in chains[stream]:
-                first = max(chains[stream]) + 1
+                first = max(chains[stream], default=0) + 1
                 what = f"Missing: on {line.at} the chain reached {seq}."
                 found.problem(event_name(stream, first), what, stream, first)
             elif chains[stream][seq] != digest:
@@ -192,6 +197,16 @@ def _compare(contents: Contents, lines: list[Any], found: Findings) -> None:
                 found.problem(event_name(stream, seq), what, stream, seq)
     if reached == 0:
         found.note("None of these chains is anchored in that file.")
+
+
+def _compare_purged(stream: str, anchored: tuple[int, str], told: dict[str, Any], found: Findings) -> None:
+    """The row of a purged call says where its history ended: no earlier than was anchored, and not otherwise."""
+    (seq, digest), end = anchored, told["head_seq"]
+    if end < seq or (end == seq and told["head_hash"] != digest):
+        what = f"Its row says that it was purged at event {end}; another history of {seq} events is anchored."
+        found.problem(stream.replace(":", " ", 1), what, stream, seq)
+    else:
+        found.note(f"{stream}: anchored at {seq}; its events were purged since.")
 
 
 def _counts(contents: Contents) -> dict[str, int]:
