@@ -9,10 +9,23 @@ import pytest
 
 from tests.crash.runs.office import Office, office
 from tests.crash.runs.process import Driver
+from tests.support.temporal import TemporalServer
 from tollhouse.testing.receiver import Receiver
 
 Drive = Callable[..., Awaitable[Driver]]
 MakeOffice = Callable[..., Office]
+
+ON_TEMPORAL = pytest.mark.xdist_group("temporal")
+"""Tests of one process, since each process that asks has a Temporal server of its own."""
+
+
+@pytest.fixture(params=["local", pytest.param("temporal", marks=[pytest.mark.slow, ON_TEMPORAL])])
+def temporal(request: pytest.FixtureRequest) -> str:
+    """How runs are driven: in turn empty, for the local driver, and the address of a Temporal server."""
+    if request.param == "local":
+        return ""
+    server: TemporalServer = request.getfixturevalue("temporal_server")
+    return server.address
 
 
 @pytest.fixture
@@ -31,12 +44,13 @@ async def drive() -> AsyncIterator[Drive]:
 
 
 @pytest.fixture
-def make_office(shared_store_url: str, receiver: Receiver, house_tenant: str) -> MakeOffice:
+def make_office(shared_store_url: str, receiver: Receiver, house_tenant: str, temporal: str) -> MakeOffice:
     """Describes an office over the test's store and receiver; see :func:`office`. ``name``: one that shares nothing."""
 
     def make(*args: Any, name: str = "", **kwargs: Any) -> Office:
         sqlite = shared_store_url.startswith("sqlite:")
         url = shared_store_url + (f".{name}" if sqlite and name else "")
-        return office(url, receiver, house_tenant + (f"-{name}" if name else ""), *args, **kwargs)
+        tenant = house_tenant + (f"-{name}" if name else "")
+        return office(url, receiver, tenant, *args, temporal=temporal, **kwargs)
 
     return make

@@ -1,4 +1,4 @@
-"""A house with runs and a driver, opened alike in the processes that crash and in the test's own.
+"""A house with runs and a driver, local or of Temporal, opened alike in the processes that crash and in the test's own.
 
 The model follows a plan, and like a model it asks once more for what it heard did not work. Before it answers it sends
 its question to the receiver, so that another process counts the requests, and can hold them.
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx2
 
@@ -27,6 +27,9 @@ from tollhouse.runs.subagents import agent_tools
 from tollhouse.testing.crashpoints import Crash, Crashes, CrashingModel, crashing_house
 from tollhouse.testing.receiver import Receiver
 
+if TYPE_CHECKING:
+    from tollhouse.runs.drivers.temporal import TemporalDriver
+
 Asked = tuple[str, Mapping[str, Any]]
 Plan = Sequence[Sequence[Asked]]
 """The calls of each answer, side by side; after the last of them the model is done."""
@@ -37,11 +40,20 @@ TOOLS = {"tests.crash.tools:credits": {"hooks": True}}
 ANSWERED_S = 30.0
 LEASE_S = 5.0
 """Long, since a killed process is known to be gone without it; tests that stop one have it shorter."""
+EVERY_S = 0.1
+"""How often drivers look at their store."""
+HEARTBEAT_S = 1.0
+"""How long Temporal waits for a worker of which it hears nothing."""
+
+AnyDriver: TypeAlias = "LocalDriver | TemporalDriver"
 
 
 @dataclass(frozen=True)
 class Office:
-    """What an office is made from, wherever it is opened. ``agents``: an agent and its plan, by name."""
+    """What an office is made from, wherever it is opened. ``agents``: an agent and its plan, by name.
+
+    ``temporal``: the address of the server through which its runs are driven; empty: they are driven locally.
+    """
 
     store: str
     receiver: str
@@ -49,6 +61,7 @@ class Office:
     agents: Mapping[str, tuple[Agent, Plan]]
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: TOOLS)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    temporal: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """For another process."""
@@ -64,11 +77,11 @@ class Office:
 
 @dataclass(frozen=True)
 class Opened:
-    """An open office."""
+    """An open office. ``driver`` None: it drives nothing."""
 
     house: Tollhouse
     runs: Runs
-    driver: LocalDriver
+    driver: AnyDriver | None
     crashes: Crashes
 
     async def lay_out(self, **crash: Any) -> None:
@@ -100,13 +113,24 @@ async def opened(
     offered = [*tools, *agent_tools(agents.values(), lambda: holder[0])]
     async with crashing_house(office.store, crashes, tools=offered, on_event=on_event, **settings) as house:
         holder.append(await open_runs(house, agents, CrashingModel(book, crashes)))
-        driver = LocalDriver(holder[0], every_s=0.1)
-        if drives:
-            driver.start()
+        holder[0].driver = "temporal" if office.temporal else "local"
+        driver = await _started(office, holder[0]) if drives else None
         try:
             yield Opened(house, holder[0], driver, crashes)
         finally:
-            await driver.stop(grace_s)
+            if driver is not None:
+                await driver.stop(grace_s)
+
+
+async def _started(office: Office, runs: Runs) -> AnyDriver:
+    """The office's kind of driver, at work."""
+    driver: AnyDriver = LocalDriver(runs, every_s=EVERY_S)
+    if office.temporal:
+        from tollhouse.runs.drivers.temporal import TemporalDriver  # the other processes start without it
+
+        driver = await TemporalDriver.connect(runs, office.temporal, every_s=EVERY_S, heartbeat_s=HEARTBEAT_S)
+    driver.start()
+    return driver
 
 
 class Planned:
@@ -138,8 +162,8 @@ class Planned:
 
 
 def office(store: str, receiver: Receiver, tenant: str, plan: Plan = ((CREDIT,),), **more: Any) -> Office:
-    """An office with one agent, the clerk. ``more``: of the office (``tools``, ``settings``) or of the agent."""
-    own = {name: more.pop(name) for name in ("tools", "settings") if name in more}
+    """An office with one agent, the clerk. ``more``: of the office (``tools``, ``settings``, …) or of the agent."""
+    own = {name: more.pop(name) for name in ("tools", "settings", "temporal") if name in more}
     names = sorted({tool for asked in plan for tool, _ in asked} - {"ask_person", "wait"})
     clerk = Agent(**{"name": "clerk", "model": "scripted:clerk", "tools": tuple(names), "questions": True, **more})
     return Office(store, receiver.url, tenant, {"clerk": (clerk, plan)}, **own)

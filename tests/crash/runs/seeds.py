@@ -68,14 +68,19 @@ def plan_of(rng: random.Random) -> list[list[Asked]]:
     return [items[turn::turns] for turn in range(turns)]
 
 
-async def play(seed: int, folder: Path, drive: Drive, store: str | None = None) -> dict[str, list[str]]:
-    """Play one seed over a store of its own (None: SQLite in ``folder``); what was found, by verdict."""
+async def play(
+    seed: int, folder: Path, drive: Drive, store: str | None = None, *, temporal: str = ""
+) -> dict[str, list[str]]:
+    """Play one seed over a store of its own (None: SQLite in ``folder``); what was found, by verdict.
+
+    ``temporal``: see :class:`Office`.
+    """
     rng = random.Random(f"runs {seed}")
     plan = plan_of(rng)
     with Receiver.start(folder / f"book-{seed}.jsonl") as receiver:
         place = office(
             store or f"sqlite:///{folder / f'seed-{seed}.db'}", receiver, f"seed-{seed}", plan,
-            tools=TOOLS, settings={"lease_s": LEASE_S, "store_wait_s": 30.0},
+            tools=TOOLS, settings={"lease_s": LEASE_S, "store_wait_s": 30.0}, temporal=temporal,
         )  # fmt: skip
         if rng.random() < 0.5:
             for _ in range(rng.randint(1, 2)):

@@ -47,33 +47,35 @@ async def test_judge_sees_what_is_wrong(make_office: MakeOffice, receiver: Recei
             assert {"repeated", "unexplained"} <= set(found)
 
 
-async def _played(seeds: range, folder: Path, drive: Drive, store: str | None = None) -> None:
-    found = await asyncio.gather(*(play(seed, folder, drive, store) for seed in seeds))
+async def _played(seeds: range, folder: Path, drive: Drive, temporal: str, store: str | None = None) -> None:
+    found = await asyncio.gather(*(play(seed, folder, drive, store, temporal=temporal) for seed in seeds))
     failed = {seed: verdicts for seed, verdicts in zip(seeds, found, strict=True) if verdicts}
     assert failed == {}, f"played again by TOLLHOUSE_TEST_SEED={min(failed)}"
 
 
 @pytest.mark.parametrize("part", range(2))
-async def test_ten_seeds_over_sqlite(tmp_path: Path, drive: Drive, part: int) -> None:
+async def test_ten_seeds_over_sqlite(tmp_path: Path, drive: Drive, temporal: str, part: int) -> None:
     """Each seed has a ledger, a receiver and processes of its own."""
     first = FIRST + 5 * part
-    await _played(range(first, first + 5), tmp_path, drive)
+    await _played(range(first, first + 5), tmp_path, drive, temporal)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(20))
-async def test_hundred_seeds_over_sqlite(tmp_path: Path, drive: Drive, part: int) -> None:
+async def test_hundred_seeds_over_sqlite(tmp_path: Path, drive: Drive, temporal: str, part: int) -> None:
     """The same, for longer."""
     first = FIRST + 1000 + 5 * part
-    await _played(range(first, first + 5), tmp_path, drive)
+    await _played(range(first, first + 5), tmp_path, drive, temporal)
 
 
 @pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(20))
-async def test_hundred_seeds_over_postgres(tmp_path: Path, drive: Drive, postgres_url: str, part: int) -> None:
+async def test_hundred_seeds_over_postgres(
+    tmp_path: Path, drive: Drive, temporal: str, postgres_url: str, part: int
+) -> None:
     """The same over one server, a tenant for each seed."""
     first = FIRST + 2000 + 5 * part
-    await _played(range(first, first + 5), tmp_path, drive, postgres_url)
+    await _played(range(first, first + 5), tmp_path, drive, temporal, postgres_url)
