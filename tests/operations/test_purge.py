@@ -11,7 +11,6 @@ import pytest
 from tests.operations.scenes import SENT, TOOLS, fill, pay, runs_in
 from tests.support.houses import OpenHouse
 from tollhouse import Tollhouse, dedup, did_not_happen, external, happened, hold_repeats, tool
-from tollhouse.contract.terms import US
 from tollhouse.errors import CallConflict, CallFailed, CallNotSent, Held, InDoubt, NotAllowed, Refused, ResultPurged
 from tollhouse.ledger.events import first_break
 from tollhouse.ledger.record import State
@@ -145,7 +144,7 @@ async def test_results_alone_can_be_purged(open_house: OpenHouse) -> None:
     assert (await purged(house)).calls == {"succeeded": 4, "failed": 1}
 
 
-async def test_body_that_another_call_has_stays(open_house: OpenHouse) -> None:
+async def test_body_that_another_call_has_stays(open_house: OpenHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal bodies are kept once; the last call that has one takes it along."""
 
     @tool(external())
@@ -154,10 +153,15 @@ async def test_body_that_another_call_has_stays(open_house: OpenHouse) -> None:
 
     house = await open_house(fetch)
     await house.call(fetch, {"n": 1}, key="old")
-    cut_us = (await house.get("old")).raw.updated_at_us
+    cut_us = (await house.get("old")).raw.updated_at_us + 1
+
+    async def just_after_the_old_one(_ledger: RawLedger) -> int:
+        return cut_us
+
     await house.call(fetch, {"n": 2}, key="new")
-    age_s = (await house.store.now_us() - cut_us - 1) / US
-    assert (await purged(house, older_than_s=age_s)).bodies == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(RawLedger, "now_us", just_after_the_old_one)
+        assert await purged(house, older_than_s=0.0) == Purged({"succeeded": 1}, 0)
     assert (await house.call(fetch, {"n": 2}, key="new")).value == LARGE
     assert (await purged(house)).bodies == 1
 
