@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.support.houses import OpenHouse, on_one_store
 from tollhouse.errors import ProofUnreadable, TollhouseError
 from tollhouse.runs.proof.anchors import HEADS_IN_LINE_MOST, Anchors, Head, anchors_file, read_anchors
 from tollhouse.runs.proof.bundle import Bundle, anchor
-from tollhouse.runs.proof.keys import open_signer
+from tollhouse.runs.proof.keys import home_of, open_signer
 from tollhouse.runs.proof.noting import Noting
 from tollhouse.runs.proof.verdict import Result
 from tollhouse.runs.proof.verify import verify
@@ -162,3 +163,26 @@ def test_ledgers_of_one_name_have_anchors_of_their_own(tmp_path: Path, monkeypat
     one, other = (f"postgresql://{who}@db.example:5432/ledger" for who in ("ada:secret", "bob"))
     assert anchors_file(tmp_path, one) == anchors_file(tmp_path, other)
     assert "secret" not in str(anchors_file(tmp_path, one))
+    parts = ("", "?schema=one", "?schema=two", "?host=/run/one", "?host=/run/two")
+    assert len({anchors_file(tmp_path, f"postgresql:///ledger{part}") for part in parts}) == len(parts)
+    assert anchors_file(tmp_path, f"{one}?connect_timeout=1&schema=a") == anchors_file(tmp_path, f"{other}?schema=a")
+
+
+def test_file_with_an_odd_name_has_one_folder_of_anchors(tmp_path: Path) -> None:
+    """A name is read as the store reads it, whether or not its blanks are escaped."""
+    (tmp_path / "a b").mkdir()
+    spelt = [f"sqlite:///{tmp_path}/{folder}/l.db" for folder in ("a b", "a%20b")]
+    assert {home_of(url, {}) for url in spelt} == {tmp_path / "a b" / "keys"}
+    assert len({anchors_file(tmp_path, url) for url in spelt}) == 1
+
+
+def test_line_that_the_disk_took_only_a_part_of_is_no_anchor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write may be short without an error; the rest of the line follows, or the heads stay noted."""
+    anchors = Anchors(tmp_path / "a.jsonl", signer_of(tmp_path))
+    anchors.note("t", "call:k", 1, "a" * 64)
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, data: write(file, bytes(data)[:10]))
+        assert anchors.flush() == 1
+    (line,) = read_anchors(anchors.path.read_text(), signer_of(tmp_path).public_pem)
+    assert line.heads == (Head("call:k", 1, "a" * 64),)

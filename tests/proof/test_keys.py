@@ -32,6 +32,15 @@ def test_key_is_made_once_and_for_this_user_alone(tmp_path: Path) -> None:
     assert sorted(path.name for path in home.iterdir()) == [PRIVATE, PUBLIC]
 
 
+def test_public_half_is_that_of_the_key(tmp_path: Path) -> None:
+    """A key that was moved away leaves its public half behind; it is not taken for that of the next one."""
+    first = open_signer(tmp_path)
+    (tmp_path / PRIVATE).rename(tmp_path / "moved.key")
+    second = open_signer(tmp_path)
+    assert second.key_id != first.key_id
+    assert (tmp_path / PUBLIC).read_text() == second.public_pem
+
+
 def test_processes_that_start_at_once_get_one_key(tmp_path: Path) -> None:
     """Whoever is second takes the first one's."""
     with ThreadPoolExecutor(16) as pool:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from tollhouse.errors import ProofUnreadable
 from tollhouse.runs.proof.envelope import exact_base64
-from tollhouse.runs.proof.keys import Signer, place_of, public_key_of
+from tollhouse.runs.proof.keys import Signer, place_of, public_key_of, sync_folder
 
 HEADS_IN_LINE_MOST = 1000
 FIRST = ""
@@ -105,11 +105,14 @@ class Anchors:
         ordered = sorted(heads)
         with self._locked() as file:
             previous = _last_hash(file)
+            begun = previous == FIRST
             for at in range(0, len(ordered), HEADS_IN_LINE_MOST):
                 line = self._line(tenant, ordered[at : at + HEADS_IN_LINE_MOST], previous)
-                os.write(file, line + b"\n")
+                _write(file, line + b"\n")
                 previous = sha256(line).hexdigest()
             os.fsync(file)
+            if begun:
+                sync_folder(self.path.parent)
 
     def _line(self, tenant: str, heads: list[Head], previous: str) -> bytes:
         said = {"at": self._now(), "tenant": tenant, "heads": heads, "previous": previous}
@@ -159,6 +162,12 @@ def _signed(said: dict[str, Any]) -> bytes:
 
 def _text(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _write(file: int, line: bytes) -> None:
+    """All of it: a disk that fills up takes a part first, and refuses the rest."""
+    while line:
+        line = line[os.write(file, line) :]
 
 
 def _last_hash(file: int) -> str:

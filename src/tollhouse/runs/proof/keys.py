@@ -14,6 +14,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from tollhouse.errors import SigningKeyUnusable
 
@@ -24,6 +25,8 @@ HOME_ENV = "TOLLHOUSE_HOME"
 PRIVATE, PUBLIC = "signing.key", "signing.pub"
 
 _FILE = re.compile(r"sqlite:///(?P<path>[^?]+)")
+_PLACES = ("host", "port", "database", "dbname", "schema")
+"""Parameters of a URL that say which database, or which part of it."""
 
 
 def home_of(store_url: str, environment: Mapping[str, str] = os.environ) -> Path:
@@ -34,19 +37,25 @@ def home_of(store_url: str, environment: Mapping[str, str] = os.environ) -> Path
     """
     if told := environment.get(HOME_ENV):
         return Path(told)
-    file = _FILE.match(store_url)
-    if file is not None and file["path"] != ":memory:":
-        return Path(file["path"]).absolute().parent / "keys"
+    if (file := _file_of(store_url)) is not None:
+        return file.absolute().parent / "keys"
     state = environment.get("XDG_STATE_HOME")
     return (Path(state) if state else Path.home() / ".local" / "state") / "tollhouse"
 
 
 def place_of(store_url: str) -> str:
-    """Which ledger it is, whoever opens it from wherever: its file, or host and name of its database."""
+    """Which ledger it is, whoever opens it from wherever: its file, or server, name and schema of its database."""
+    if (file := _file_of(store_url)) is not None:
+        return str(file.resolve())
+    location, _, query = store_url.partition("?")
+    told = sorted((name, value) for name, value in parse_qsl(query) if name in _PLACES)
+    return re.sub(r"(?<=://)[^/]*@", "", location) + (f"?{urlencode(told)}" if told else "")
+
+
+def _file_of(store_url: str) -> Path | None:
+    """The file of a SQLite ledger, spelt as the store reads it; None for any other."""
     file = _FILE.match(store_url)
-    if file is not None and file["path"] != ":memory:":
-        return str(Path(file["path"]).resolve())
-    return re.sub(r"(?<=://)[^/@]*@", "", store_url.partition("?")[0])
+    return None if file is None or file["path"] == ":memory:" else Path(unquote(file["path"]))
 
 
 class Signer:
@@ -75,8 +84,10 @@ def open_signer(home: Path) -> Signer:
         if not path.exists():
             _make(home, Ed25519PrivateKey.generate())
         signer = Signer(_read(path))
-        if not (home / PUBLIC).exists():
-            _write(home / PUBLIC, signer.public_pem.encode(), 0o644)
+        public = home / PUBLIC
+        if not public.exists() or public.read_bytes() != signer.public_pem.encode():
+            public.unlink(missing_ok=True)  # it belongs to a key that was moved away
+            _write(public, signer.public_pem.encode(), 0o644)
     except OSError as error:
         raise SigningKeyUnusable(f"The signing key {path} cannot be used: {error.strerror}.") from error
     return signer
@@ -128,6 +139,18 @@ def _write(path: Path, text: bytes, mode: int) -> None:
             os.link(draft, path)
     finally:
         draft.unlink()
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, where a folder can be opened."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _read(path: Path) -> Ed25519PrivateKey:
