@@ -264,3 +264,53 @@ async def test_contradicted_result_is_not_reused(open_stage: OpenStage) -> None:
     call = await stage.house.get(again.waiting[0].id)
     assert call.raw.approval is not None
     assert key in call.raw.approval.reason
+
+
+@pytest.mark.parametrize("effects", ["hold", "reuse"])
+async def test_rerun_sees_what_another_rerun_of_the_same_run_did(
+    open_stage: OpenStage, bank: Bank, effects: Any
+) -> None:
+    """Two people run the same run again: the second rerun does not repeat unseen what only the first one did."""
+    failed: list[str] = []
+
+    def clerk(request: ModelRequest) -> Any:
+        if not failed:
+            failed.append(request.key)
+            raise ModelFailed("model_refused_request", "no", transient=False)
+        return calls(pay("pay a1"), CREDIT)["call"] if request.key.endswith(":1") else "ok"
+
+    agents = [agent(agents=("payer",), tools=TOOLS), agent("payer", tools=TOOLS)]
+    payer = [calls(("credit", {"account": "a2", "cents": 7})), "paid"]
+    stage = await open_stage(*bank.tools, agents=agents, clerk=clerk, payer=payer)
+    run = await stage.run()
+    assert (run.state, bank.credits) == ("failed", [])
+    first = await stage.settled((await stage.runs.rerun(run.id, by="ada")).id)
+    assert (first.state, len(bank.credits)) == ("succeeded", 2)
+    second = await stage.settled((await stage.runs.rerun(run.id, by="bob", effects=effects)).id)
+    assert second.state == ("awaiting_approval" if effects == "hold" else "succeeded")
+    assert len(bank.credits) == 2
+
+
+async def test_call_that_people_changed_is_a_twin_by_what_was_asked_and_by_what_ran(
+    open_stage: OpenStage, bank: Bank
+) -> None:
+    """What the model asked for first and what was sent instead are both held in a rerun."""
+    other = ("credit", {"account": "a1", "cents": 3})
+    agents = [agent(tools=TOOLS, approvals={"credit": AgentApproval()})]
+    seen: list[str] = []
+
+    def clerk(request: ModelRequest) -> Any:
+        if not request.key.endswith(":1"):
+            return "ok"
+        seen.append(request.key)
+        return calls(CREDIT)["call"] if len(seen) == 1 else calls(CREDIT, other)["call"]
+
+    stage = await open_stage(*bank.tools, agents=agents, clerk=clerk)
+    run = await stage.run()
+    edited = await stage.house.edit(run.waiting[0].id, other[1], by="bob")
+    await stage.house.approve(run.waiting[0].id, by="carol", digest=edited.raw.digest)
+    assert (await stage.settled(run.id)).state == "succeeded"
+    again = await stage.settled((await stage.runs.rerun(run.id, by="ada")).id)
+    reasons = [(await stage.house.get(each.id)).raw.approval.reason for each in again.waiting]  # type: ignore[union-attr]
+    assert len(reasons) == 2
+    assert all(f"would repeat {run.id}:1.1" in reason for reason in reasons)

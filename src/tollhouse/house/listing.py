@@ -7,7 +7,7 @@ from typing import Any
 
 from tollhouse.gate.core import Core
 from tollhouse.gate.view import RecordedCall, view
-from tollhouse.ledger.record import CallRecord
+from tollhouse.ledger.record import CallRecord, replace
 from tollhouse.ledger.store import Query
 
 
@@ -34,10 +34,7 @@ class Listing:
                 yield await seen(self._core, record, with_history=False)
             if len(page) < query.limit:
                 return
-            last = page[-1]
-            query = Query(
-                query.state, query.tool, query.scope, query.contradicted, query.limit, (last.created_at_us, last.key)
-            )
+            query = replace(query, before=(page[-1].created_at_us, page[-1].key))
 
 
 async def seen(core: Core, record: CallRecord, *, with_history: bool) -> RecordedCall:

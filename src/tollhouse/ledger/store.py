@@ -145,7 +145,11 @@ class LeaseConnection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which calls to list, newest first. None: not filtered. ``before_key`` continues after the last key seen."""
+    """Which calls to list, newest first. None: not filtered.
+
+    ``digest``: of the arguments as they stand; ``request_digest``: of those that were asked for, before people changed
+    them.
+    """
 
     state: State | None = None
     tool: str | None = None
@@ -154,6 +158,14 @@ class Query:
     limit: int = 100
     before: tuple[int, str] | None = None
     """(``created_at_us``, key) of the last row of the page before."""
+    digest: str | None = None
+    request_digest: str | None = None
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns of text that are filtered, with the values that they must have."""
+        names = ("state", "tool", "scope", "digest", "request_digest")
+        return {name: str(value) for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(slots=True)

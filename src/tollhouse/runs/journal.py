@@ -30,6 +30,7 @@ INLINE_CHARACTERS_MOST = 64 * 1024
 
 EVENTS_PAGE = 1000
 CALLS_PAGE = 500
+RUNS_PAGE = 500
 THREAD_RUNS_MOST = 100
 """How many earlier runs of a thread a conversation goes back."""
 
@@ -243,13 +244,32 @@ async def follow(store: JournalStore, journal: Journal, events: Iterable[Event] 
             return
 
 
-async def calls_of(store: JournalStore, tenant: str, run_id: str, tool: str | None = None) -> AsyncIterator[CallRecord]:
-    """Every call of a run, or those of one tool, newest first."""
-    query = Query(scope=run_id, tool=tool, limit=CALLS_PAGE)
+async def calls_of(
+    store: JournalStore,
+    tenant: str,
+    run_id: str,
+    *,
+    tool: str | None = None,
+    digest: str | None = None,
+    request_digest: str | None = None,
+) -> AsyncIterator[CallRecord]:
+    """Every call of a run, or those of one tool and with these arguments, newest first."""
+    query = Query(scope=run_id, tool=tool, digest=digest, request_digest=request_digest, limit=CALLS_PAGE)
     while page := await store.find(tenant, query):
         for call in page:
             yield call
         query = replace(query, before=(page[-1].created_at_us, page[-1].key))
+
+
+async def runs_of(
+    store: RunStore, tenant: str, *, parent: str | None = None, source: str | None = None
+) -> AsyncIterator[RunRecord]:
+    """Every run that the calls of ``parent`` started, or that reruns ``source``, newest first."""
+    query = RunQuery(parent_run_id=parent, source_run_id=source, limit=RUNS_PAGE)
+    while page := await store.find_runs(tenant, query):
+        for run in page:
+            yield run
+        query = replace(query, before=(page[-1].created_at_us, page[-1].id))
 
 
 async def output_of(store: JournalStore, record: RunRecord) -> Any:

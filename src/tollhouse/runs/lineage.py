@@ -1,52 +1,62 @@
-"""Reruns, and what their lineage did already: no effect of an earlier run of the same origin is repeated unseen."""
+"""Reruns, and what their lineage did already: no effect of another run of the same origin is repeated unseen."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 from tollhouse.contract.terms import ApprovalTerms, Effect
 from tollhouse.gate.verdicts import ABSTAIN, PASS, Asked, Deny, Hold, Verdict
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import CallRecord, State
-from tollhouse.ledger.run_record import RunQuery, RunRecord
+from tollhouse.ledger.run_record import RunRecord
 from tollhouse.runs.agents import AGENT, Agent, agent_of
 from tollhouse.runs.body import body_of
-from tollhouse.runs.journal import JournalStore, calls_of
+from tollhouse.runs.journal import JournalStore, calls_of, runs_of
 from tollhouse.runs.states import RunState
 
-CHILDREN_PAGE = 500
 _MAY_HAPPEN = (State.SUCCEEDED, State.IN_DOUBT, State.DEPARTED, State.ACCEPTED, State.HELD, State.READY)
 """States of a call that took effect, may have, or may yet: what waits in a run at a limit can still be approved."""
 _RUN = f"{Prefix.RUN}_"
 
 
 async def twins(store: JournalStore, run: RunRecord, tool: str, digest: str) -> AsyncIterator[CallRecord]:
-    """Calls with that tool and those arguments that took effect, or may, of the runs that this one reruns.
+    """Calls with that tool and those arguments that took effect, or may, of the other runs of this one's origin.
 
-    All of them, however long the lineage is, and what those runs had other agents do: one that is passed over would be
-    repeated unseen.
+    All of them, however many runs that are: one that is passed over would be repeated unseen. Those of the run that it
+    reruns come first.
     """
-    source = run.source_run_id
+    async for part in _kin(store, run):
+        async for call in _calls_with(store, run.tenant, part, tool, digest):
+            if call.state in _MAY_HAPPEN:
+                yield call
+
+
+async def _kin(store: JournalStore, run: RunRecord) -> AsyncIterator[str]:
+    """The runs that this one reruns, the nearest first, each with what its calls started and what else reruns it, all
+    the way down. What this run started itself is not among them."""
+    seen, source = {run.id}, run.source_run_id
     while source is not None:
-        async for part in _family(store, run.tenant, source):
-            async for call in calls_of(store, run.tenant, part, tool):
-                if digest in (call.request_digest, call.digest) and call.state in _MAY_HAPPEN:
-                    yield call
+        near = [source]
+        for each in near:
+            if each not in seen:
+                seen.add(each)
+                yield each
+                near += [child.id async for child in runs_of(store, run.tenant, parent=each)]
+                near += [rerun.id async for rerun in runs_of(store, run.tenant, source=each)]
         earlier = await store.run(run.tenant, source)
         source = None if earlier is None else earlier.source_run_id
 
 
-async def _family(store: JournalStore, tenant: str, run_id: str) -> AsyncIterator[str]:
-    """The run and those that its calls started, all the way down."""
-    yield run_id
-    query = RunQuery(parent_run_id=run_id, limit=CHILDREN_PAGE)
-    while page := await store.find_runs(tenant, query):
-        for child in page:
-            async for each in _family(store, tenant, child.id):
-                yield each
-        query = replace(query, before=(page[-1].created_at_us, page[-1].id))
+async def _calls_with(
+    store: JournalStore, tenant: str, run_id: str, tool: str, digest: str
+) -> AsyncIterator[CallRecord]:
+    """Calls of a run that have these arguments, and those that had them before people changed them."""
+    async for call in calls_of(store, tenant, run_id, tool=tool, digest=digest):
+        yield call
+    async for call in calls_of(store, tenant, run_id, tool=tool, request_digest=digest):
+        if call.digest != digest:
+            yield call
 
 
 async def _line(store: JournalStore, run: RunRecord) -> list[RunRecord]:

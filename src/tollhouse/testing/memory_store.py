@@ -125,12 +125,7 @@ class MemoryStore:
 
     async def find(self, tenant: str, query: Query) -> list[CallRecord]:
         self._open()
-        wanted = {
-            "state": query.state,
-            "tool": query.tool,
-            "scope": query.scope,
-            "contradicted": query.contradicted,
-        }
+        wanted = {**query.columns, "contradicted": query.contradicted}
         matching = [
             row
             for row in self.ledger.rows(tenant)

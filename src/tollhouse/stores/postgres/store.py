@@ -44,8 +44,7 @@ class PostgresStore(RunsInPostgres):
         return rows[0]["data"] if rows else None
 
     async def find(self, tenant: str, query: Query) -> list[CallRecord]:
-        wanted = {"state": query.state, "tool": query.tool, "scope": query.scope}
-        filters: dict[str, str | bool] = {name: str(value) for name, value in wanted.items() if value is not None}
+        filters: dict[str, str | bool] = {**query.columns}
         if query.contradicted is False:
             filters["contradicted"] = False
         statement = calls.find(

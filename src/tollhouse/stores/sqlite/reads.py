@@ -44,8 +44,9 @@ def blob(connection: sqlite3.Connection, tenant: str, digest: str) -> bytes | No
 
 def find(connection: sqlite3.Connection, tenant: str, query: Query) -> list[CallRecord]:
     """A page of calls, newest first."""
-    wanted = {"state": query.state, "tool": query.tool, "scope": query.scope, "contradicted": query.contradicted}
-    filters: dict[str, object] = {column: value for column, value in wanted.items() if value is not None}
+    filters: dict[str, object] = {**query.columns}
+    if query.contradicted is not None:
+        filters["contradicted"] = query.contradicted
     statement = calls.find(filters, after=query.before is not None)
     values = (tenant, *map(_plain, filters.values()), *(query.before or ()), query.limit)
     return _records(connection, statement, values)

@@ -32,7 +32,7 @@ class FindTests(StoreTests):
         await tell(store, PLAIN[State.IN_DOUBT](Story.of(key="doubt", scope="run-1")))
         await tell(store, PLAIN[State.IN_DOUBT](Story.of(mail, key="doubt-mail", scope="run-2")))
         await tell(store, CONTRADICTED[State.FAILED](Story.of(key="contradicted")))
-        await tell(store, PLAIN[State.HELD](Story.of(mail, key="held", scope="run-1")))
+        await tell(store, PLAIN[State.HELD](Story.of(mail, key="held", scope="run-1", request_digest="asked")))
 
         async def found(query: Query) -> list[str]:
             return sorted(keys(await store.find(TENANT, query)))
@@ -42,7 +42,18 @@ class FindTests(StoreTests):
         assert await found(Query(scope="run-1")) == ["doubt", "held"]
         assert await found(Query(contradicted=True)) == ["contradicted"]
         assert await found(Query(contradicted=False)) == ["doubt", "doubt-mail", "held"]
-        everything = Query(state=State.HELD, tool="send_mail", scope="run-1", contradicted=False)
+        assert await found(Query(request_digest="asked")) == ["held"]
+        digest = (await store.find(TENANT, Query(state=State.HELD)))[0].digest
+        assert await found(Query(scope="run-1", digest=digest)) == ["doubt", "held"]
+        assert await found(Query(digest="asked")) == []
+        everything = Query(
+            state=State.HELD,
+            tool="send_mail",
+            scope="run-1",
+            contradicted=False,
+            digest=digest,
+            request_digest="asked",
+        )
         assert await found(everything) == ["held"]
         assert await found(replace(everything, scope="run-2")) == []
 
