@@ -14,6 +14,8 @@ from tests.api.runs.scenes import RunServed, Says, heard
 from tests.api.shop import Shop
 from tollhouse.models.port import UserMessage
 from tollhouse.runs.agents import Agent, Limits
+from tollhouse.runs.proof.anchors import anchors_file
+from tollhouse.runs.proof.keys import home_of
 from tollhouse.runs.proof.verdict import Result
 from tollhouse.runs.proof.verify import read_bundle, verify
 from tollhouse.runs.states import RunState
@@ -342,6 +344,22 @@ async def test_proof_passes_offline(serve_runs: ServeRuns, shop: Shop) -> None:
     assert response.status_code == 200
     assert verify(read_bundle(response.text)).result is Result.PASS
     problem(await client.get("/v1/runs/run_none/proof"), 404, "unknown_run")
+
+
+async def test_proof_is_given_where_its_anchors_cannot_be_written(
+    serve_runs: ServeRuns, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is whole without them; whoever runs the server is told."""
+    served = await serve_runs(Says("Done."))
+    client = await served.client()
+    run_id = await served.started(client)
+    await heard(client, run_id)
+    url = served.house.store.url
+    anchors_file(home_of(url), url).mkdir(parents=True)
+    home_of(url).chmod(0o700)
+    response = await client.get(f"/v1/runs/{run_id}/proof")
+    assert (response.status_code, verify(read_bundle(response.text)).result) == (200, Result.PASS)
+    assert "anchors_not_written" in caplog.text
 
 
 async def test_server_without_runs_has_no_such_paths(served: Any) -> None:
