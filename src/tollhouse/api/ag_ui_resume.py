@@ -139,7 +139,8 @@ def _asked(entries: list[_Entry], journal: list[Event]) -> int:
         if event.kind == RunEvent.LIMIT_REACHED:
             last["limit", limit_id(event.stream.removeprefix("run:"), event.seq)] = event.seq
         elif event.kind == RunEvent.WAITING:
-            last |= {(each["kind"], each["id"]): event.seq for each in event.facts["waiting"] if each["kind"] in ASKED}
+            waiting = event.facts.get("waiting", ())  # none where it was erased
+            last |= {(each["kind"], each["id"]): event.seq for each in waiting if each["kind"] in ASKED}
     for entry in entries:
         if (entry.kind, entry.key or entry.id) not in last:
             cut = ("approval", entry.key) in last
@@ -192,10 +193,11 @@ async def _said_before(house: Tollhouse, call: RecordedCall, approved: bool, by:
 async def _answer(runs: Runs, entry: _Entry, journal: list[Event], by: str) -> None:
     text = entry.said.answer if isinstance(entry.said, _Answered) else DECLINED
     for event in journal:
-        if event.kind == RunEvent.QUESTION_ANSWERED and event.facts["id"] == entry.key:
-            if (event.facts["text"], event.facts["by"]) == (text, by):
+        if event.kind == RunEvent.QUESTION_ANSWERED and event.facts.get("id") == entry.key:
+            said = await runs.facts(event)
+            if (said["text"], said["by"]) == (text, by):
                 return
-            raise UnknownQuestion(f"{entry.key} was answered already, by {event.facts['by']}.")
+            raise UnknownQuestion(f"{entry.key} was answered already, by {said['by']}.")
     await runs.answer(entry.run_id, entry.key, text, by=by)
 
 

@@ -55,9 +55,9 @@ async def stream(
                         return
             if feed.complete and place >= feed.head:
                 return
-            await _send(projection.hear(feed.answer), emit)
-            if not await rest(request, news, emit):
-                return
+            if place <= feed.head:
+                await _send(projection.hear(feed.answer), emit)
+            await rest(news, emit)
 
 
 async def _send(made: Sequence[BaseEvent], emit: Emit, seq: int | None = None) -> None:
@@ -78,11 +78,12 @@ async def _asked_still(request: Request, record: RunRecord, line: Line) -> Asked
     if line.event.kind not in (RunEvent.WAITING, RunEvent.LIMIT_REACHED):
         return NOTHING_ASKED
     calls, now = await _held(request, line), await runs_of(request).get(record.id)
+    if line.event.kind == RunEvent.LIMIT_REACHED:  # whatever is written after it ends the question
+        return Asked({}, is_open=now.record.head_seq == line.event.seq)
     answerable = {each.id for each in now.waiting} - set(now.body.answers or ())
-    questions = {each["id"] for each in line.facts.get("waiting", ()) if each["kind"] == ASKED[1]}
-    is_open = questions <= answerable and all(call.state is State.HELD for call in calls)
-    if line.event.kind == RunEvent.LIMIT_REACHED:
-        is_open = now.state is RunState.LIMIT_REACHED
+    asked = {each["id"] for each in line.facts.get("waiting", ()) if each["kind"] in ASKED}
+    is_held = all(call.state is State.HELD for call in calls)
+    is_open = asked <= answerable and is_held and now.state is not RunState.LIMIT_REACHED
     return Asked({call.key: call.digest for call in calls}, is_open)
 
 
@@ -91,6 +92,6 @@ async def _held(request: Request, line: Line) -> list[CallRecord]:
     if line.event.kind != RunEvent.WAITING:
         return []
     house = house_of(request)
-    keys = [each["id"] for each in line.facts["waiting"] if each["kind"] == ASKED[0]]
+    keys = [each["id"] for each in line.facts.get("waiting", ()) if each["kind"] == ASKED[0]]
     found = [await house.store.get(house.tenant, key) for key in keys]
     return [call for call in found if call is not None]

@@ -28,6 +28,8 @@ LINES_MOST, BYTES_MOST = 1000, 4 * 1024 * 1024
 """What a follower remembers at least of the newest lines, and at most of their bytes."""
 PAGE = 200
 """Lines that one reader is sent at a time."""
+PAGE_BYTES = 1024 * 1024
+"""Beyond so many bytes a reader gets no further line at a time: whoever is slow keeps no more than that waiting."""
 JOINED_MOST = 16
 LIVE_CHARACTERS_MOST = 1024 * 1024
 
@@ -81,13 +83,17 @@ class Answer(NamedTuple):
 
 
 class Feed:
-    """The follower of one run. ``head``: the last event that it has read."""
+    """The follower of one run. ``head``: the last event that it has read.
+
+    ``answer``: what streams in after that event; not for a reader who is beyond it, and may have the record of it.
+    """
 
     def __init__(self, runs: Runs, record: RunRecord) -> None:
         self._runs, self.run_id, self.head = runs, record.id, record.head_seq
         self._first, self._lines, self._bytes = record.head_seq + 1, list[Line](), 0
         self._joined: dict[int, Joined] = {}
         self.answer = Answer(0, 0, "")
+        self._recorded_turn = 0
         self.readers = 0
         self.complete = record.finished and record.due_at_us is None
         """The run has ended, and nothing more will be written: whoever has read up to ``head`` has everything."""
@@ -108,9 +114,24 @@ class Feed:
             return self._lines[at : at + PAGE]
         while True:
             try:
-                return [await line_of(self._runs, event) for event in await self._runs.events(self.run_id, after, PAGE)]
+                return await self._older(after)
             except StoreUnavailable:
                 await asyncio.sleep(AWAY_S)
+
+    async def _older(self, after: int) -> list[Line]:
+        """What nobody remembers here, as far as the store gives it out at a time. Raises where it gives nothing."""
+        lines, size = list[Line](), 0
+        for event in await self._runs.events(self.run_id, after, PAGE):
+            try:
+                lines.append(await line_of(self._runs, event))
+            except StoreUnavailable:
+                if not lines:
+                    raise
+                break
+            size += len(lines[-1].sent)
+            if size > PAGE_BYTES:
+                break
+        return lines
 
     async def joined(self, after: int) -> Joined:
         """The same lines as they are sent; most readers are at one place, so what one gets is kept for the others."""
@@ -175,6 +196,8 @@ class Feed:
         self._bytes += len(line.sent)
         self.head = line.event.seq
         self._may_have_ended = line.facts.get("state") in FINISHED
+        if line.event.kind == RunEvent.MODEL_ANSWERED:
+            self._recorded_turn = line.facts.get("turn", 0)
         if line.event.kind in _ENDS_AN_ANSWER:
             self.answer = Answer(self.answer.number + 1, 0, "")
 
@@ -192,7 +215,12 @@ class Feed:
             self.tell()
 
     def _hear(self, piece: Text) -> None:
-        """Add a piece of the answer. One that does not follow what was heard is left out: the whole comes later."""
+        """Add a piece of the answer. One that does not follow what was heard is left out: the whole comes later.
+
+        So is one that comes after the whole: hints wait while the journal is read.
+        """
+        if piece.turn <= self._recorded_turn:
+            return
         number, _, text = self.answer
         if piece.at == 0 and text:
             number, text = number + 1, ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from starlette.types import Message, Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from tollhouse.api import run_models
-from tollhouse.api.feeds import Answer, Feed, Feeds
+from tollhouse.api.feeds import Answer, Feeds
 from tollhouse.api.json_text import write_json
 from tollhouse.api.route import Route, authenticate, operation, operation_of
 from tollhouse.errors import InvalidCursor, StoreUnavailable, TollhouseError, UnknownRun
@@ -134,8 +135,12 @@ def place_in(record: RunRecord, cursor: str | None) -> int:
     return int(found["seq"])
 
 
+class _NotWelcome(Exception):
+    """The caller's key does not open this any more."""
+
+
 class EventStream(Response):
-    """A response that ``write`` makes as it goes. It is stopped when the client goes away."""
+    """A response that ``write`` makes as it goes, until the client goes away or its key opens this no more."""
 
     media_type = EVENT_STREAM
 
@@ -143,11 +148,13 @@ class EventStream(Response):
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._write, self._request = write, request
+        self._asked_s = time.monotonic()
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         """Send it."""
 
         async def emit(piece: bytes) -> None:
+            await self._check_welcome()
             await send({"type": "http.response.body", "body": piece, "more_body": True})
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -159,9 +166,25 @@ class EventStream(Response):
             for task in (work, gone):
                 task.cancel()
             ended = await asyncio.gather(work, gone, return_exceptions=True)
-        if isinstance(ended[0], Exception):
+        if isinstance(ended[0], Exception) and not isinstance(ended[0], _NotWelcome):
             raise ended[0]
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _check_welcome(self) -> None:
+        """Ask again, every now and then, who reads: streams live longer than some keys, however much they have to say.
+
+        Raises :class:`_NotWelcome`.
+        """
+        if time.monotonic() - self._asked_s < HEARTBEAT_S:
+            return
+        self._asked_s = time.monotonic()
+        declared = operation_of(self._request.scope["route"].endpoint)
+        try:
+            await authenticate(self._request, declared.scope or Scope.RUNS_READ)
+        except StoreUnavailable:
+            return
+        except TollhouseError:
+            raise _NotWelcome from None
 
 
 async def _gone(receive: Receive) -> None:
@@ -182,38 +205,24 @@ async def _follow(request: Request, record: RunRecord, place: int, emit: Emit) -
                 place = joined.last
             if feed.complete and place >= feed.head:
                 return
-            heard = await _speak(feed, heard, emit)
-            if not await rest(request, news, emit):
-                return
+            if place <= feed.head:
+                heard = await _speak(feed.answer, heard, emit)
+            await rest(news, emit)
 
 
-async def rest(request: Request, news: asyncio.Event, emit: Emit) -> bool:
-    """Wait for news, with heartbeats; whether the caller may go on reading."""
+async def rest(news: asyncio.Event, emit: Emit) -> None:
+    """Wait for news, with heartbeats."""
     while True:
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 await news.wait()
-            return True
+            return
         except TimeoutError:
-            if not await _is_welcome(request):
-                return False
             await emit(_HEARTBEAT)
 
 
-async def _is_welcome(request: Request) -> bool:
-    """Whether the caller's key still opens this: streams live longer than some keys."""
-    try:
-        await authenticate(request, operation_of(request.scope["route"].endpoint).scope or Scope.RUNS_READ)
-    except StoreUnavailable:
-        return True
-    except TollhouseError:
-        return False
-    return True
-
-
-async def _speak(feed: Feed, heard: Answer, emit: Emit) -> Answer:
+async def _speak(answer: Answer, heard: Answer, emit: Emit) -> Answer:
     """Send what came to the model's answer since."""
-    answer = feed.answer
     at = len(heard.text) if heard.number == answer.number else 0
     if len(answer.text) > at:
         piece: dict[str, Any] = {"turn": answer.turn, "at": at, "text": answer.text[at:]}

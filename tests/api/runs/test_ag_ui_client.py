@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import uuid
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -446,3 +448,67 @@ async def test_client_that_goes_away_does_not_stop_the_run(serve_runs: ServeRuns
     await served.until(view.id, RunState.SUCCEEDED)
     assert (await posted(client, request))[-1]["result"] == "Done."
     assert len(shop.effects) == 1
+
+
+async def test_limit_that_was_answered_is_not_asked_about_again(serve_runs: ServeRuns, shop: Shop) -> None:
+    """A run that reaches the next limit meanwhile asks about that one, and can be let go on."""
+    agent = Agent(name="helper", model="says", tools=("balance",), limits=Limits(turns=1))
+    model = Says([("balance", {"account_id": "a1"})], [("balance", {"account_id": "a2"})], "Zero.")
+    served = await serve_runs(model, *shop.tools, agents=(agent,))
+    client = await served.client()
+    (first,) = (await posted(client, body("t", "r1", "How much?")))[-1]["outcome"]["interrupts"]
+    answer = resumed("t", **{first["id"]: {"status": "resolved", "payload": {"limits": {"turns": 2}}}})
+    asked = [(await posted(client, answer))[-1]["outcome"]["interrupts"] for _ in ("", "as its reply was lost")]
+    assert asked[0] == asked[1]
+    (second,) = asked[0]
+    assert second["id"] != first["id"]
+    answer = resumed("t", **{second["id"]: {"status": "resolved", "payload": {"limits": {"turns": 3}}}})
+    assert (await posted(client, answer))[-1]["outcome"] == {"type": "success"}
+
+
+async def test_cancelled_run_asks_nothing_while_it_is_tidied(
+    serve_runs: ServeRuns, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calls are refused a moment after its end; whoever follows it in that moment hears of the end."""
+    served = await serve_runs(Says([("delete", {"path": "/a"})], "Done."), *shop.tools)
+    client = await served.client()
+    request = body("t", "r1", "Delete it.")
+    (asked,) = interrupts(await posted(client, request)).values()
+    run_id = asked["id"].partition(":")[0]
+    tidy, may_tidy = served.runs._ending.tidy, asyncio.Event()
+
+    async def late(*given: Any) -> Any:
+        await may_tidy.wait()
+        return await tidy(*given)
+
+    monkeypatch.setattr(served.runs._ending, "tidy", late)
+    cancelling = asyncio.create_task(served.runs.cancel(run_id, by="ada", reason="changed my mind"))
+    await served.until(run_id, RunState.CANCELLED)
+    assert (await posted(client, request))[-1]["outcome"] == {"type": "cancelled"}
+    may_tidy.set()
+    await cancelling
+
+
+async def test_erased_run_can_be_followed_and_asks_nothing(serve_runs: ServeRuns, shop: Shop, tmp_path: Path) -> None:
+    """Where what happened was erased, its numbers are left: a stream of them, and no question to answer."""
+    served = await serve_runs(Says([("delete", {"path": "/a"})], "Done."), *shop.tools)
+    client = await served.client()
+    (asked,) = interrupts(await posted(client, body("t", "r1", "Delete it."))).values()
+    run_id = asked["id"].partition(":")[0]
+    await served.runs.cancel(run_id, by="ada")
+    with sqlite3.connect(tmp_path / "ledger.db") as ledger:
+        ledger.execute("UPDATE events SET data = '' WHERE stream = ?", (f"run:{run_id}",))
+    ledger.close()
+    async with following(client, run_id, format="ag-ui") as events, asyncio.timeout(10):
+        assert [event async for event in events] == []
+    assert refusal(await posted(client, resumed("t", **{asked["id"]: YES})))[0] == "unknown_question"
+
+
+async def test_long_answer_is_known_when_it_comes_again(serve_runs: ServeRuns) -> None:
+    """An answer that the journal keeps as a body of its own is compared with what was said, not with its name."""
+    served = await serve_runs(Says([("ask_person", {"question": "Which?"})], "Done."))
+    client = await served.client()
+    (asked,) = interrupts(await posted(client, body("t", "r1", "Go."))).values()
+    answer = resumed("t", **{asked["id"]: {"status": "resolved", "payload": "that one " * 10_000}})
+    for _ in range(2):
+        assert (await posted(client, answer))[-1]["outcome"] == {"type": "success"}
