@@ -314,3 +314,36 @@ async def test_call_that_people_changed_is_a_twin_by_what_was_asked_and_by_what_
     reasons = [(await stage.house.get(each.id)).raw.approval.reason for each in again.waiting]  # type: ignore[union-attr]
     assert len(reasons) == 2
     assert all(f"would repeat {run.id}:1.1" in reason for reason in reasons)
+
+
+@driven_only
+async def test_child_that_starts_while_its_parent_fails_ends_with_it(
+    open_stage: OpenStage, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that was about to start a child starts one after the end of its run looked for children: none goes on."""
+
+    @tool(write())
+    async def refuse() -> str:
+        """Fail."""
+        raise Rejected("no")
+
+    agents = [agent(agents=("payer",), tools=("refuse",), on_tool_error="fail"), agent("payer", tools=TOOLS)]
+    script = {"clerk": [calls(pay("pay a1"), ("refuse", {})), "ok"], "payer": [calls(CREDIT), "paid"]}
+    stage = await open_stage(*bank.tools, refuse, agents=agents, **script)
+    late = asyncio.Event()
+    for runs in stage.all_runs:
+
+        async def start(*given: Any, _start: Any = runs.start, **options: Any) -> RunView:
+            if options.get("parent_run_id"):
+                await late.wait()
+            started: RunView = await _start(*given, **options)
+            return started
+
+        monkeypatch.setattr(runs, "start", start)
+    run = await stage.run()
+    assert (run.state, run.record.due_at_us) == ("failed", None)
+    late.set()
+    await until(stage.house, f"{run.id}:1.1", lambda call: call.state not in ("departed", "in_doubt"))
+    await stage.settle()
+    (child,) = await stage.runs.list(RunQuery(parent_run_id=run.id))
+    assert (child.state, bank.credits) == ("cancelled", [])

@@ -361,11 +361,11 @@ class Runs(RunReader):
         await self._ending.forbid_calls(record)
 
     async def end_with_parent(self, child: RunRecord) -> None:
-        """Cancel a child that was just started if its parent was cancelled, and looked for children before it was
-        there. Whoever has a call of a run that failed sent again wants its effect."""
-        parent = await self._store.run(self.tenant, child.parent_run_id or "")
-        if parent is not None and parent.state == RunState.CANCELLED:
-            await self._ending.cancel_children(parent, self._cancel_child)
+        """Cancel a child that was just started if its call was cancelled: the end of the parent may have looked for
+        children before it was there. Whoever has a call of a run that failed sent again wants its effect."""
+        call = await self._core.store.get(self.tenant, child.parent_key or "")
+        if call is not None and call.cancel_asked:
+            await self._cancel_child(child.id, child.parent_run_id or call.requested_by, "its call was cancelled")
 
     async def _cancel_child(self, run_id: str, by: str, reason: str) -> None:
         with suppress(RunNotAllowed):  # it ended by itself meanwhile
