@@ -354,3 +354,29 @@ async def test_long_work_wakes_the_run_that_waits_for_it(open_stage: OpenStage, 
     assert (run.state, len(bank.receiver.effects("jobs"))) == ("succeeded", 1)
     expected = "succeeded" if answer.finding == "happened" else "failed"
     assert (await stage.results(run.id))[0]["call_state"] == expected
+
+
+@driven_only
+@on_sqlite
+async def test_answer_in_the_moment_a_question_expires_is_heard(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was told that the answer is taken is not told later that nobody answered."""
+    agents = [agent(questions=True, question_expires_s=1000.0)]
+    stage = await open_stage(agents=agents, clerk=[calls(ASK), "ok"])
+    run = await stage.run()
+    store = stage.runs.store
+    write_run = store.write_run
+
+    async def meanwhile(write):  # type: ignore[no-untyped-def]
+        if any(event.kind == "calls_settled" for event in write.events):
+            monkeypatch.undo()
+            await stage.runs.answer(run.id, run.waiting[0].id, "five", by="bob")
+        return await write_run(write)
+
+    monkeypatch.setattr(store, "write_run", meanwhile)
+    await stage.after(1001)
+    run = await stage.runs.get(run.id)
+    (result,) = await stage.results(run.id)
+    assert (run.state, result["text"], result["failed"]) == ("succeeded", "five", False)
+    assert [facts["text"] for facts in await stage.facts(run.id, "question_answered")] == ["five"]

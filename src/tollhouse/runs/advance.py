@@ -375,8 +375,9 @@ class Drive:
         turn = self._journal.turn
 
         def change_of(record: RunRecord) -> RunChange:
-            now_us = self._shared.now_us()
-            change = steps.calls_settled(record, turn, results, waiting, now_us)
+            now_us, answers = self._shared.now_us(), body_of(record).answers or {}
+            heard = [builtin.after_all(result, answers) for result in results]
+            change = steps.calls_settled(record, turn, heard, waiting, now_us)
             if fatal is None:
                 return change
             return change.then(steps.failed(change.record, str(fatal.code), fatal.text, now_us))

@@ -63,8 +63,8 @@ def settle(ask: Ask, agent: Agent, answers: Mapping[str, Any], known: Waiting | 
 def _question(
     ask: Ask, agent: Agent, answers: Mapping[str, Any], known: Waiting | None, now_us: int
 ) -> Result | Waiting:
-    if (said := answers.get(ask.key)) is not None:
-        return Result(ask.key, ask.tool, said["text"])
+    if ask.key in answers:
+        return _answered(ask, answers)
     text = (ask.arguments or {}).get("question")
     if not isinstance(text, str) or not 1 <= len(text) <= QUESTION_CHARACTERS_MOST:
         return _wrong(ask, f"`question` must be 1 to {QUESTION_CHARACTERS_MOST:,} characters of text.")
@@ -73,6 +73,15 @@ def _question(
     if waiting.until_us is not None and now_us >= waiting.until_us:
         return Result(ask.key, ask.tool, "Nobody answered in time.", failed=True, code="question_expired")
     return waiting
+
+
+def after_all(result: Result, answers: Mapping[str, Any]) -> Result:
+    """The same, unless a person answered in the very moment in which the question expired."""
+    return _answered(result, answers) if result.key in answers else result
+
+
+def _answered(asked: Ask | Result, answers: Mapping[str, Any]) -> Result:
+    return Result(asked.key, asked.tool, answers[asked.key]["text"])
 
 
 def _wait(ask: Ask, known: Waiting | None, now_us: int) -> Result | Waiting:
