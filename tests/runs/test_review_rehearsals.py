@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.runs import OpenStage, agent, driven_only
+from tests.support.runs import OpenStage, agent, calls, driven_only
+from tollhouse import Rejected, tool, write
 from tollhouse.models.port import ModelReply, ModelRequest, UserMessage
 from tollhouse.runs.agents import Verifier
 from tollhouse.runs.rehearse import rehearse
@@ -67,3 +68,21 @@ async def test_verifier_judges_by_what_the_run_itself_was_asked(open_stage: Open
     await stage.runs.rehearse(run.id)
     assert ["the second thing" in text for text in seen] == [False, True, True]
     assert not any("by the way" in text for text in seen)
+
+
+@driven_only
+async def test_rehearsal_ends_where_a_failing_call_ends_a_run(open_stage: OpenStage) -> None:
+    """The same agent that let a failed call end the run ends there again, and asks the model nothing more."""
+
+    @tool(write())
+    async def refuse() -> str:
+        """Fail."""
+        raise Rejected("no")
+
+    agents = [agent(tools=("refuse",), on_tool_error="fail")]
+    stage = await open_stage(refuse, agents=agents, clerk=[calls(("refuse", {})), "went on"])
+    run = await stage.run()
+    played = await stage.runs.rehearse(run.id)
+    assert (played.state, played.reason, played.differences) == (run.state, run.reason, ())
+    milder = await rehearse(stage.runs, run.id, agent(tools=("refuse",)), stage.model)
+    assert (milder.state, [each.kind for each in milder.differences]) == ("succeeded", ["other_end"])

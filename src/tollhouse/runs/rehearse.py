@@ -21,7 +21,6 @@ from tollhouse.models.port import (
     ModelFailed,
     ModelReply,
     ModelRequest,
-    ToolMessage,
     ToolSpec,
     UserMessage,
     message_of,
@@ -29,11 +28,11 @@ from tollhouse.models.port import (
 from tollhouse.runs import builtin
 from tollhouse.runs.agents import CATALOGUE, Agent
 from tollhouse.runs.body import Spent, spent_as_json
-from tollhouse.runs.calls import agent_tool_name
+from tollhouse.runs.calls import agent_tool_name, is_fatal
 from tollhouse.runs.journal import EVENTS_PAGE, JournalStore, facts_of, read_before
 from tollhouse.runs.output import DECLINED, Verdict, check_schema, most_rejections, verify
 from tollhouse.runs.reader import RunReader
-from tollhouse.runs.results import asked, in_characters
+from tollhouse.runs.results import Result, asked, in_characters
 from tollhouse.runs.states import RunEvent, RunState
 
 Kind = Literal["new_call", "other_arguments", "missing_call", "other_end", "other_output"]
@@ -96,7 +95,7 @@ class _Recorded:
     """What the record says: the messages it began with, each call with its answer, and how it ended."""
 
     messages: list[Message] = field(default_factory=list)
-    asks: list[tuple[Ask, ToolMessage | None]] = field(default_factory=list)
+    asks: list[tuple[Ask, Result | None]] = field(default_factory=list)
     catalogue: str = ""
     output: Any = None
 
@@ -146,7 +145,7 @@ async def _recorded(reader: RunReader, run_id: str) -> _Recorded:
     """The run as the journal tells it."""
     store: JournalStore = reader.store
     run = (await reader.get(run_id)).record
-    recorded, answers, asks = _Recorded(), dict[str, ToolMessage](), list[Ask]()
+    recorded, answers, asks = _Recorded(), dict[str, Result](), list[Ask]()
     recorded.messages.extend(await read_before(store, run))
     after = 0
     while page := await store.events(run.tenant, run_stream(run_id), after, EVENTS_PAGE):
@@ -159,7 +158,9 @@ async def _recorded(reader: RunReader, run_id: str) -> _Recorded:
                 asks += getattr(message_of(facts["message"]), "asks", ())
             elif event.kind == RunEvent.CALLS_SETTLED:
                 for each in facts["results"]:
-                    answers[each["key"]] = ToolMessage(each["key"], each["tool"], each["text"], each["failed"])
+                    answers[each["key"]] = Result(
+                        each["key"], each["tool"], each["text"], failed=each["failed"], code=each["code"]
+                    )
         after = page[-1].seq
     recorded.asks = [(ask, answers.get(ask.key)) for ask in asks]
     return recorded
@@ -197,7 +198,10 @@ class _Play:
                 message = asked(reply, self._run_id, self.turn)
                 self._messages.append(message)
                 if message.asks:
-                    self._messages += [self._answer(ask) for ask in message.asks]
+                    answers = [self._answer(ask) for ask in message.asks]
+                    if (fatal := next((each for each in answers if is_fatal(each, self._agent)), None)) is not None:
+                        return _failed(str(fatal.code), fatal.text)
+                    self._messages += [answer.message for answer in answers]
                     continue
                 if reply.finish_reason == "refused":
                     return _failed(*DECLINED)
@@ -238,7 +242,7 @@ class _Play:
             key=f"{self._run_id}:{self.turn}",
         )
 
-    def _answer(self, ask: Ask) -> ToolMessage:
+    def _answer(self, ask: Ask) -> Result:
         """The recorded answer to the same call: each is given once, in the order of the record."""
         self.spent = replace(self.spent, calls=self.spent.calls + 1)
         for number, (recorded, answer) in enumerate(self._left):
@@ -247,7 +251,7 @@ class _Play:
                 return self._as_answer(ask, answer)
         return self._unrecorded(ask)
 
-    def _unrecorded(self, ask: Ask) -> ToolMessage:
+    def _unrecorded(self, ask: Ask) -> Result:
         same_tool = next((each for each, _ in self._left if each.tool == ask.tool), None)
         now = {"tool": ask.tool, "arguments": ask.arguments}
         if same_tool is None:
@@ -258,9 +262,9 @@ class _Play:
             self._left = [(each, answer) for each, answer in self._left if each is not same_tool]
         return self._as_answer(ask, None)
 
-    def _as_answer(self, ask: Ask, answer: ToolMessage | None) -> ToolMessage:
+    def _as_answer(self, ask: Ask, answer: Result | None) -> Result:
         if answer is None:
-            return ToolMessage(ask.key, ask.tool, NO_RECORD, failed=True)
+            return Result(ask.key, ask.tool, NO_RECORD, failed=True)
         return replace(answer, key=ask.key)
 
     def note_missing(self) -> None:
