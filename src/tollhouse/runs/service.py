@@ -43,7 +43,7 @@ from tollhouse.runs.live import Bus, Moved
 from tollhouse.runs.reader import RunReader
 from tollhouse.runs.registry import agent_version, keep_catalogue
 from tollhouse.runs.rehearse import Rehearsal, rehearse
-from tollhouse.runs.starting import Start, check_limits, check_name, check_start, check_words, digest_of
+from tollhouse.runs.starting import Start, check_limits, check_name, check_start, check_words, digest_of, is_start_of
 from tollhouse.runs.states import RunState
 from tollhouse.runs.steps import RunChange
 from tollhouse.runs.view import RunView, view_of
@@ -111,6 +111,7 @@ class Runs(RunReader):
             thread=thread,
             messages=(*messages, UserMessage(input)),
             driver=driver or self.driver,
+            agent_version=agent_version,
             limits=limits,
             parent_run_id=parent_run_id,
             parent_key=parent_key,
@@ -144,6 +145,7 @@ class Runs(RunReader):
             key=key,
             messages=tuple(message_of(each) for each in facts["messages"]),
             driver=source.driver,
+            agent_version=agent_version,
             source_run_id=source.id,
             attempt_no=source.attempt_no + 1,
             effects=effects,
@@ -221,7 +223,7 @@ class Runs(RunReader):
         named = "another run" if standing is None else standing.id
         if refused.refusal is RunRefusal.BUSY:
             raise ThreadBusy(f"The thread {start.thread} has an unfinished run: {named}.")
-        if standing is None or standing.start_digest != digest_of(start):
+        if standing is None or not is_start_of(standing, start):
             raise RunConflict(f"The key {start.key} belongs to another start: {named}.")
         return view_of(standing, started_before=True)
 

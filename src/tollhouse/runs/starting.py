@@ -12,6 +12,7 @@ from typing import Any
 
 from tollhouse.errors import InvalidSetting, NotEntitled
 from tollhouse.ledger.keys import check_key
+from tollhouse.ledger.run_record import RunRecord
 from tollhouse.models.port import AssistantMessage, Message, ToolMessage, message_as_json
 from tollhouse.runs.agents import Agent, Limits
 from tollhouse.runs.body import Effects
@@ -37,6 +38,8 @@ class Start:
     key: str | None = None
     thread: str | None = None
     driver: str = "local"
+    agent_version: str | None = None
+    """The version that it names, or the beginning of one; None: it takes what is the newest."""
     limits: Mapping[str, Any] | None = None
     parent_run_id: str | None = None
     parent_key: str | None = None
@@ -122,6 +125,11 @@ def digest_of(start: Start) -> str:
         "limits": None if start.limits is None else dict(start.limits),
     }
     return sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def is_start_of(record: RunRecord, start: Start) -> bool:
+    """Whether the run was started by this very start. One that names no version means the one it began with."""
+    return record.start_digest == digest_of(start) and record.agent_version.startswith(start.agent_version or "")
 
 
 def check_limits(limits: Limits, changed: Mapping[str, Any], *, tighten: bool) -> Limits:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.api.conftest import problem
@@ -14,10 +15,12 @@ from tests.api.runs.scenes import RunServed, Says, heard
 from tests.api.shop import Shop
 from tollhouse.models.port import UserMessage
 from tollhouse.runs.agents import Agent, Limits
+from tollhouse.runs.drivers.local import LocalDriver
 from tollhouse.runs.proof.anchors import anchors_file
 from tollhouse.runs.proof.keys import home_of
 from tollhouse.runs.proof.verdict import Result
 from tollhouse.runs.proof.verify import read_bundle, verify
+from tollhouse.runs.registry import publish
 from tollhouse.runs.states import RunState
 
 START = {"agent": "helper", "input": "Do it."}
@@ -367,3 +370,38 @@ async def test_server_without_runs_has_no_such_paths(served: Any) -> None:
     client = await served.client()
     problem(await client.get("/v1/runs"), 404, "unknown_route")
     assert "/v1/runs" not in (await client.get("/openapi.json")).json()["paths"]
+
+
+async def test_driver_with_both_hands_full_is_well(serve_runs: ServeRuns, shop: Shop) -> None:
+    """A process that drives as many runs as it takes still looks at its store: it is busy, not ill."""
+    served = await serve_runs(Says([("slow", {"item": "x"})], "Done."), *shop.tools, drive=False)
+    run_id = (await served.runs.start("helper", "Do it.", by="ada")).id
+    driver = LocalDriver(served.runs, at_once=1)
+    await driver.round()
+    await shop.began.wait()
+    driver._last_round_s = None
+    assert await driver.round() == 0
+    assert await driver.is_well()
+    shop.go_on.set()
+    await driver.settle()
+    assert (await served.runs.get(run_id)).state is RunState.SUCCEEDED
+
+
+async def test_start_of_another_version_under_the_key_is_refused(serve_runs: ServeRuns) -> None:
+    """Which version runs is part of a start that names one; a start that names none takes what it began with."""
+    old = Agent(name="helper", model="says", instructions="Old.")
+    served = await serve_runs(Says("Done."), agents=(old,), drive=False)
+    new = Agent(name="helper", model="says", instructions="New.")
+    await publish(served.runs.store, served.runs.tenant, {"helper": new}, await served.runs.now_us())
+    client = await served.client()
+
+    async def start(**more: Any) -> httpx.Response:
+        wish = {"agent": "helper", "input": "Do it.", **more}
+        return await client.post("/v1/runs", json=wish, headers={"Idempotency-Key": "k"})
+
+    first = await start(agent_version=old.version[:10])
+    assert (first.status_code, first.json()["agent_version"]) == (201, old.version)
+    for same in ({}, {"agent_version": old.version}):
+        again = await start(**same)
+        assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
+    problem(await start(agent_version=new.version), 409, "run_conflict")

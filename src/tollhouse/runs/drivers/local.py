@@ -73,13 +73,13 @@ class LocalDriver:
     async def round(self) -> int:
         """Take what may be taken now, without waiting for it; how many runs that were."""
         mine = await self._mine()
+        self._last_round_s = time.monotonic()
         room = self._hands.at_once - len(self._hands)
         if room <= 0:
             return 0
         found = await self._runs.store.runs_to_take(
             self._runs.tenant, self.name, self._hands.at_once, agents=self._agents
         )
-        self._last_round_s = time.monotonic()
         fresh = {record.id: record for record in (*mine, *found) if record.id not in self._hands}
         for record in list(fresh.values())[:room]:
             _ = self._hands.take(record, self._drive)
