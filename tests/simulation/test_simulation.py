@@ -44,7 +44,7 @@ def test_every_verdict_falls_for_some_broken_rule() -> None:
     fallen: Counter[str] = Counter()
     for name in ("send_before_commit_1", "key_minted_per_attempt", "approval_survives_its_round", "stale_owner_writes"):
         fallen += play_range(range(80), name).verdicts
-    fallen += play_range(range(60), "no_store_fence_at_check").verdicts
+    fallen += play_range(range(160), "no_store_fence_at_check").verdicts
     assert {verdict for verdict in VERDICTS if fallen[verdict]} >= set(VERDICTS) - {"stuck"}
 
 
