@@ -41,7 +41,7 @@ Run = Callable[..., Ran]
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No setting of the developer's own reaches a test, and each has a book of its own."""
-    for name in ("STORE", "TENANT", "TOOLS", "PRINCIPAL", "LEASE_S"):
+    for name in ("STORE", "TENANT", "TOOLS", "PRINCIPAL", "LEASE_S", "HOME", "DRIVER"):
         monkeypatch.delenv(f"TOLLHOUSE_{name}", raising=False)
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)

@@ -199,6 +199,13 @@ def test_two_tools_of_one_name_are_a_problem(run: Run, folder: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("place", ["8080", "0.0.0.0:http", "0.0.0.0:65536"])
+def test_place_that_nobody_can_listen_at_is_a_usage_error(run: Run, folder: Path, place: str) -> None:
+    """As the server would say."""
+    done = run("check", "--tools", "tests.cli.shop", "--production", "--listen", place)
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
 def test_no_tools_named_is_a_usage_error(run: Run) -> None:
     """There is nothing to check."""
     done = run("check", "--json")

@@ -43,6 +43,32 @@ def test_error_with_json_is_the_one_document_on_stdout(run: Run, filled: Shop) -
     assert (error["code"], error["sent"], error["key"]) == ("unknown_call", "no", "no-such-key")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runs", "show"),
+        ("runs", "watch"),
+        ("runs", "proof"),
+        ("runs", "list", "--agent"),
+        ("runs", "list", "--thread"),
+        ("keys", "revoke"),
+        ("calls", "show"),
+    ],
+)
+def test_what_is_no_text_is_a_mistake_in_the_command(run: Run, filled: Shop, words: tuple[str, ...]) -> None:
+    """Bytes of another encoding, as a shell hands them over."""
+    done = run(*words, "caf\udce9", *filled.at)
+    assert done.exit_code == 2, done
+    assert done.stderr.startswith("error: What was given as caf\\udce9 is no text")
+
+
+def test_file_may_be_called_by_what_is_no_text(run: Run, tmp_path: Path) -> None:
+    """Its name is bytes, and it is read."""
+    file = tmp_path / "caf\udce9.json"
+    file.write_text("[]")
+    assert run("proof", "verify", str(file), "--json").json["error"]["code"] == "proof_unreadable"
+
+
 @pytest.mark.parametrize("arguments", [["calls", "list"], ["calls", "show", "k"], ["worker"], ["db", "check"]])
 def test_missing_store_is_a_usage_error(run: Run, arguments: list[str]) -> None:
     """It names the option and the variable, with an example."""

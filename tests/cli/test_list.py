@@ -133,6 +133,14 @@ def test_narrow_screen_keeps_key_and_state_whole(run: Run, six: Shop, width: int
     assert ("ASKED BY" in shown) is (width >= 80)
 
 
+@pytest.mark.parametrize("columns", ["0", "wide", "1"])
+def test_screen_without_a_width_loses_nothing(run: Run, six: Shop, columns: str) -> None:
+    """Some programs say 0 columns for a width that they do not know; a column or two would leave no room."""
+    shown = run("calls", "list", *six.at, env={"COLUMNS": columns}).stdout
+    assert all(key in shown for key in ("job-1", "letter-1", "order-3"))
+    assert ("ASKED BY" in shown) is (columns != "1")
+
+
 def test_key_longer_than_the_screen_is_broken_not_cut(run: Run, filled: Shop) -> None:
     """Half of a key is no key."""
     key = "order-" + "x" * 60

@@ -193,6 +193,12 @@ def test_unknown_run_has_a_code(desk: Desk, command: str) -> None:
     assert (missing.exit_code, missing.json["error"]["code"]) == (1, "unknown_run")
 
 
+def test_number_beyond_every_event_is_a_usage_error(desk: Desk) -> None:
+    """No store counts so far."""
+    done = desk.do("watch", "nobody", "--after", str(2**63))
+    assert done.exit_code == 2, done
+
+
 def test_start_needs_a_name_an_agent_and_a_file(desk: Desk, run: Run, url: str) -> None:
     """Each mistake has its own sentence; nothing is started."""
     assert desk.do("start", "credit", "go").exit_code == 2

@@ -8,8 +8,9 @@ returns its exit code, None meaning 0.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -18,8 +19,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from tollhouse import __version__
-from tollhouse.cli.failures import ending
+from tollhouse.cli.failures import UsageMistake, ending
 from tollhouse.cli.screen import flush, write_anything
+from tollhouse.cli.words import clean
 from tollhouse.errors import ExtraMissing
 
 
@@ -122,12 +124,27 @@ class Root(TyperGroup):
         """Run one command. Exits with its code; with ``standalone_mode`` False returns the code instead."""
         given = sys.argv[1:] if args is None else list(args)
         write_anything()
-        command: Callable[[], Any] = lambda: super(Root, self).main(  # noqa: E731
-            given, prog_name or "tollhouse", complete_var, False, windows_expand_args, **extra
-        )
+
+        def command() -> Any:
+            _require_text(given)
+            return super(Root, self).main(
+                given, prog_name or "tollhouse", complete_var, False, windows_expand_args, **extra
+            )
+
         code = ending(command, as_json="--json" in given)
         flush()
         return sys.exit(code) if standalone_mode else code
+
+
+def _require_text(given: Sequence[str]) -> None:
+    """Refuse bytes that are no text, which no ledger takes; files may be called so."""
+    for word in given:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            if not Path(word).exists():
+                cause = f"What was given as {clean(word)} is no text in the encoding of this terminal."
+                raise UsageMistake(cause, remedy="Give it in UTF-8.") from None
 
 
 def _version(asked: bool) -> None:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from tollhouse.runs.agent_files import AgentsFile, Draft
 
 
+PORT_MOST = 65535
+
+
 @dataclass
 class Checked:
     """What there is, and what is wrong with it, by source. ``file`` None: there is none, or it is wrong."""
@@ -110,7 +113,7 @@ def _host(listen: str | None) -> str | None:
     if listen is None:
         return None
     host, separator, port = listen.rpartition(":")
-    if not separator or not port.isdecimal():
+    if not separator or not port.isdecimal() or int(port) > PORT_MOST:
         raise UsageMistake(f"--listen {listen} is not HOST:PORT.", remedy="Give for example --listen 0.0.0.0:8080.")
     return host
 

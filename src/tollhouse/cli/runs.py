@@ -34,6 +34,8 @@ app = typer.Typer(
 )
 
 WATCH_EVERY_S = 0.25
+SEQ_MOST = 2**63 - 1
+"""The greatest number that a store counts to."""
 
 
 @app.command("list")
@@ -89,7 +91,9 @@ def show(
 @app.command("watch")
 def watch(
     run_id: RunId,
-    after: Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Begin after this event.")] = 0,
+    after: Annotated[
+        int, typer.Option("--after", metavar="SEQ", min=0, max=SEQ_MOST, help="Begin after this event.")
+    ] = 0,
     store: Store = None,
     file: File = None,
     tenant: Tenant = DEFAULT_TENANT,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from tollhouse.cli.words import clean, clean_lines
 if TYPE_CHECKING:
     from rich.console import Console
 
+WIDTH_LEAST = 20
 UNBOUNDED_WIDTH = 100_000
 """Columns of a pipe: no line is broken."""
 
@@ -173,8 +175,20 @@ def _console(stream: IO[str]) -> Console:
             self.quiet = True
             drop(stream)
 
-    told = "COLUMNS" in os.environ or stream.isatty()
-    return Forgiving(file=stream, width=None if told else UNBOUNDED_WIDTH, highlight=False, emoji=False)
+    return Forgiving(file=stream, width=_width(stream), highlight=False, emoji=False)
+
+
+def _width(stream: IO[str]) -> int | None:
+    """As COLUMNS says, where 0 says nothing; None: as wide as the terminal is at the time.
+
+    With less than a few columns there would be no room for a letter.
+    """
+    told = os.environ.get("COLUMNS")
+    if stream.isatty() and told is None:
+        return None
+    if not stream.isatty() and not (told and told.isdecimal() and int(told)):
+        return UNBOUNDED_WIDTH
+    return max(WIDTH_LEAST, shutil.get_terminal_size().columns)
 
 
 def write_anything() -> None:
