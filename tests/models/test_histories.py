@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolReturnPart, UserPromptPart
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ModelResponsePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
 
 from tests.models.asking import REFUND, asked, request, result
-from tollhouse.models.convert import history_for, names_for
+from tollhouse.models.convert import answer_of, history_for, names_for
 from tollhouse.models.names import WireIds, WireNames
 from tollhouse.models.port import Ask, AssistantMessage, Message, ToolMessage, ToolSpec, UserMessage
 
@@ -25,15 +36,18 @@ def history(*messages: Message | str, **more: Any) -> list[ModelMessage]:
 
 
 def assert_taken(written: list[ModelMessage]) -> None:
-    """The strictest provider's rules: turns begin and end with us, ids are its kind, calls and results are pairs."""
+    """The strictest provider's rules: turns begin and end with us, ids are its kind, calls and results are pairs, and
+    no text is empty."""
     assert isinstance(written[0], ModelRequest)
     assert isinstance(written[-1], ModelRequest)
     met: set[str] = set()
     for index, message in enumerate(written):
         if isinstance(message, ModelRequest):
             assert message.parts
-            assert all(part.content for part in message.parts if isinstance(part, UserPromptPart))
+            said = [part.content for part in message.parts if isinstance(part, UserPromptPart | ToolReturnPart)]
+            assert all(isinstance(text, str) and text.strip() for text in said)
             continue
+        assert all(part.content.strip() for part in message.parts if isinstance(part, TextPart))
         ids = [call.tool_call_id for call in message.tool_calls]
         answer = written[index + 1]
         results = [part.tool_call_id for part in answer.parts if isinstance(part, ToolReturnPart)]
@@ -51,7 +65,7 @@ _tools = st.sampled_from(["refund", "crm.refund", "crm_refund", "a/b", "x" * 90]
 _asks = st.builds(Ask, _keys, _tools, st.none() | st.just({"amount": 1}), raw=st.none() | st.just('{"amount'))
 _messages: st.SearchStrategy[Message] = (
     st.builds(UserMessage, st.sampled_from(["Hi", "", " "]))
-    | st.builds(ToolMessage, _keys, _tools, st.sampled_from(["done", ""]), st.booleans())
+    | st.builds(ToolMessage, _keys, _tools, st.sampled_from(["done", "", "\n"]), st.booleans())
     | st.builds(AssistantMessage, st.sampled_from(["Well", ""]), st.lists(_asks, max_size=3).map(tuple))
 )
 
@@ -61,6 +75,30 @@ def test_any_history_at_all_is_taken(messages: list[Message]) -> None:
     """Results missing, doubled, late or of nobody; keys that come again; words left out: it is taken."""
     made = request("openai:m", messages=tuple(messages))
     assert_taken(history_for(made, names_for(made), "openai"))
+
+
+def test_blank_text_among_thoughts_does_not_go_back() -> None:
+    """A model that thinks puts blank text before its calls; its provider wants the thought back, not the blank."""
+    parts: list[ModelResponsePart] = [
+        ThinkingPart("Hm.", signature="s", provider_name="openai"),
+        TextPart("\n\n"),
+        ToolCallPart("refund", {}),
+    ]
+    answer = answer_of(ModelResponse(parts=parts), names_for(request("openai:m")), "openai")
+    ask = replace(answer.asks[0], key="r:1.1")
+    written = history("Go", AssistantMessage(answer.text, (ask,), answer.provider), result("r:1.1", "done"))
+    assert_taken(written)
+    response = written[1]
+    assert isinstance(response, ModelResponse)
+    assert [type(part) for part in response.parts] == [ThinkingPart, ToolCallPart]
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_a_call_that_was_cut_before_its_arguments_has_none(reason: Any) -> None:
+    """An answer that ended while a call was written, for its length or its contents, is no call without arguments."""
+    response = ModelResponse(parts=[ToolCallPart("refund", "")], finish_reason=reason)
+    (ask,) = answer_of(response, names_for(request("openai:m")), "openai").asks
+    assert (ask.arguments, ask.raw) == (None, "")
 
 
 def test_a_call_without_a_result_gets_one_that_says_so() -> None:

@@ -114,7 +114,7 @@ class _Writer:
     def write(self, message: Message) -> None:
         match message:
             case UserMessage():
-                self._said.append(message.text if message.text.strip() else _EMPTY)
+                self._said.append(_worded(message.text))
             case ToolMessage():
                 self._hear(message)
             case AssistantMessage():
@@ -154,10 +154,15 @@ class _Writer:
         heard = self._heard.get(ask.key)
         return ToolReturnPart(
             self._names.wire(ask.tool),
-            heard.text if heard else _NO_RESULT,
+            _worded(heard.text) if heard else _NO_RESULT,
             tool_call_id=call_id,
             outcome="failed" if heard is None or heard.failed else "success",
         )
+
+
+def _worded(text: str) -> str:
+    """The text; one without a word in it as such, since providers refuse a history with an empty text."""
+    return text if text.strip() else _EMPTY
 
 
 def _arguments(ask: Ask) -> dict[str, Any]:
@@ -188,7 +193,9 @@ def _restored(message: AssistantMessage, calls: Sequence[ToolCallPart], origin: 
         return None
     ours = iter(calls)
     response.parts = [
-        _with_ours(part, next(ours)) if isinstance(part, ToolCallPart) else part for part in response.parts
+        _with_ours(part, next(ours)) if isinstance(part, ToolCallPart) else part
+        for part in response.parts
+        if not isinstance(part, TextPart) or part.content.strip()
     ]
     return response
 
@@ -199,7 +206,7 @@ def _with_ours(part: ToolCallPart, ours: ToolCallPart) -> ToolCallPart:
 
 def answer_of(response: ModelResponse, names: WireNames, origin: str) -> Answer:
     """What the response says. Its asks have no keys yet; its text may be empty."""
-    cut = response.finish_reason == "length"
+    cut = response.finish_reason in ("length", "content_filter")
     calls = response.tool_calls
     asks = tuple(_ask_of(part, names, cut=cut and part is calls[-1]) for part in calls)
     refusal = (response.provider_details or {}).get("refusal")
@@ -218,7 +225,7 @@ def _finish_reason(response: ModelResponse, asks: Sequence[Ask]) -> FinishReason
 
 
 def _ask_of(part: ToolCallPart, names: WireNames, *, cut: bool) -> Ask:
-    """``cut``: the answer ended for its length while this call was written, so silence is not "no arguments"."""
+    """``cut``: the answer may have ended while this call was written, so silence is not "no arguments"."""
     tool, provider_id = names.tool(part.tool_name), _id_of(part)
     if isinstance(part.args, Mapping):
         return Ask("", tool, dict(part.args), provider_id)
