@@ -259,6 +259,22 @@ async def test_history_of_a_run_that_ends_elsewhere_is_found(tmp_path: Path, cha
         await back_up(target, tmp_path / "backup.db")
 
 
+@pytest.mark.parametrize("row", ["runs WHERE id = 'run_3'", "calls WHERE key = 'pay:ada'"])
+async def test_history_whose_row_is_gone_is_found(tmp_path: Path, row: str) -> None:
+    """Nobody copies what is left of a call or a run for the whole of it."""
+    source = f"sqlite:///{tmp_path}/source.db"
+    async with opened(source) as house:
+        await fill(house)
+        await fill_runs(house)
+    with contextlib.closing(sqlite3.connect(tmp_path / "source.db")) as connection:
+        for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute(f"DELETE FROM {row}")
+        connection.commit()
+    with pytest.raises(CopyDiffers, match="run:run_3" if "runs" in row else "call:pay:ada"):
+        await back_up(source, tmp_path / "backup.db")
+
+
 async def test_finished_copy_is_not_abandoned(urls: tuple[str, str]) -> None:
     """The target may have sent since: opening the source again would make two ledgers that both send."""
     source, target = urls

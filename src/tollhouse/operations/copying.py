@@ -193,15 +193,20 @@ async def _same_rows(table: Table, source: RawLedger, target: RawLedger) -> tupl
 
 
 async def chains_hold(ledger: RawLedger) -> None:
-    """Every stream is whole, and ends where the row of its call or run says."""
+    """Every stream is whole, belongs to a call or a run, and ends where its row says."""
     streams = _streams(ledger)
     found = await anext(streams, None)
     async for name, head in _heads(ledger):
-        while found is not None and found[0] < name:
-            found = await anext(streams, None)
-        ends = found[1] if found is not None and found[0] == name else (0, "")
+        if found is None or found[0] > name:
+            ends: End = (0, "")
+        elif found[0] == name:
+            ends, found = found[1], await anext(streams, None)
+        else:
+            break
         if ends != head:
             raise CopyDiffers(f"The history {name[1]} does not end where its row says.")
+    if found is not None:
+        raise CopyDiffers(f"The history {found[0][1]} is there, and the row that it belongs to is not.")
 
 
 async def _heads(ledger: RawLedger) -> AsyncIterator[tuple[Name, End]]:
