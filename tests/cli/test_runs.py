@@ -30,11 +30,18 @@ scripts:
   long:
     - call: [{tool: issue_credit, arguments: {account_id: a2, amount_cents: 1}}]
     - say: Done after all.
+  boss:
+    - {call: [{tool: agent_ask_no_one, arguments: {input: go}}], cost: "1"}
+    - {say: Done., cost: "0.5", tokens: [2, 1]}
+  ask_no_one:
+    - {say: Done., cost: "0.25", tokens: [40, 2]}
 agents:
   credit: {model: scripted:credit, tools: [issue_credit]}
   lost: {model: scripted:lost, tools: [issue_credit]}
   ask: {model: scripted:ask, questions: true}
   long: {model: scripted:long, tools: [issue_credit], limits: {turns: 1}}
+  boss: {model: scripted:boss, agents: [ask_no_one]}
+  ask_no_one: {model: scripted:ask_no_one}
 """
 
 
@@ -68,6 +75,17 @@ def test_driven_run_ends_and_its_effect_is_single(desk: Desk) -> None:
     assert (found["state"], found["output"]) == ("succeeded", "Done.")
     assert found["spent"]["calls"] == 1
     assert len(shop.book()) == 1
+
+
+def test_spending_of_children_is_shown_apart(desk: Desk) -> None:
+    """The sum holds what other agents spent for the run; how much that was is said beside it."""
+    found = desk.start("boss")
+    assert (found["spent"]["cost"], found["spent"]["by_children"]["cost"]) == ("1.75", "0.25")
+    told = desk.do("show", found["id"]).stdout
+    assert "2 turns, 1 call, 45 tokens, $1.75" in told
+    assert "of children" in told
+    assert "42 tokens, $0.25" in told
+    assert "by that run: 42 tokens, $0.25" in told
 
 
 def test_driven_run_is_told_as_it_happens(desk: Desk) -> None:

@@ -59,7 +59,24 @@ _RUN: dict[str, Any] = {
     "updated_at": "2026-11-29T12:00:02.000000Z",
     "due_at": None,
     "limits": _LIMITS,
-    "spent": {"turns": 1, "calls": 1, "input_tokens": 210, "output_tokens": 34, "cost": "0.0011", "unpriced": 0},
+    "spent": {
+        "turns": 1,
+        "calls": 1,
+        "input_tokens": 210,
+        "output_tokens": 34,
+        "cost": "0.0011",
+        "unpriced": 0,
+        "unmeasured": 0,
+        "by_children": {
+            "turns": 0,
+            "calls": 0,
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "cost": "0",
+            "unpriced": 0,
+            "unmeasured": 0,
+        },
+    },
     "waiting": [
         {
             "kind": "approval",

@@ -11,6 +11,7 @@ from typing import Any
 from tollhouse.cli.story import Told
 from tollhouse.cli.words import compact, count
 from tollhouse.ledger.plain import moment
+from tollhouse.runs.body import Spent, spent_of
 from tollhouse.runs.states import RunEvent
 
 Facts = Mapping[str, Any]
@@ -32,6 +33,17 @@ def shortened(text: Any) -> str:
     """A text on one line, cut where it is long: the journal has all of it."""
     whole = " ".join(str(text).split())
     return whole if len(whole) <= TEXT_LENGTH_MOST else f"{whole[:TEXT_LENGTH_MOST]}… ({len(whole):,} characters)"
+
+
+def used(spent: Spent) -> str:
+    """Tokens and cost in words."""
+    return f"{spent.tokens:,} tokens, {dollars(spent)}"
+
+
+def dollars(spent: Spent) -> str:
+    """The cost in words: what has no known price is said, never counted as nothing."""
+    known = f"${spent.cost:f}"
+    return f"{known} + {spent.unpriced} unpriced" if spent.unpriced else known
 
 
 def _started(facts: Facts) -> Iterator[Told]:
@@ -89,6 +101,8 @@ def _settled(facts: Facts) -> Iterator[Told]:
         style = _BAD if result["failed"] else _GOOD
         replayed = ", from the record" if result["replayed"] else ""
         yield Told("result", style, f"{result['tool']}: {state}{replayed}: {shortened(result['text'])}")
+        if "spent" in result:
+            yield Told("spent", "dim", f"by that run: {used(spent_of(result['spent']))}")
 
 
 _WAIT_WORDS = {
@@ -155,6 +169,8 @@ def _tidied(facts: Facts) -> Iterator[Told]:
     forbidden = f"{count(len(facts['cancelled']), 'call')} forbidden" if facts["cancelled"] else ""
     told = f"{facts['told']} was told" if facts["told"] else ""
     yield Told("tidied", "dim", "; ".join(part for part in (forbidden, told) if part) or "nothing was left to do")
+    if "by_children" in facts:
+        yield Told("spent", "dim", f"by its children in all: {used(spent_of(facts['by_children']))}")
 
 
 TELLERS: Mapping[str, Callable[[Facts], Iterator[Told]]] = {

@@ -8,10 +8,11 @@ from typing import Any
 
 from tollhouse.cli.failures import FAILED, IN_DOUBT, OK
 from tollhouse.cli.next_steps import SOMEBODY, Place
-from tollhouse.cli.run_story import shortened, tell_event
+from tollhouse.cli.run_story import dollars, shortened, tell_event, used
 from tollhouse.cli.screen import Screen
 from tollhouse.cli.words import compact, count
 from tollhouse.ledger.plain import moment
+from tollhouse.runs.body import Spent
 from tollhouse.runs.rehearse import Rehearsal
 from tollhouse.runs.states import PAUSED, RunState
 from tollhouse.runs.view import RunView
@@ -65,8 +66,7 @@ def _row(run: RunView) -> list[tuple[str, str | None]]:
 
 def cost_of(run: RunView) -> str:
     """What the run cost so far; what has no known price is said, never counted as nothing."""
-    known = f"${run.spent.cost:f}"
-    return f"{known} + {run.spent.unpriced} unpriced" if run.spent.unpriced else known
+    return dollars(run.spent)
 
 
 def show_run(screen: Screen, run: RunView, lines: Sequence[Line], place: Place) -> None:
@@ -75,12 +75,12 @@ def show_run(screen: Screen, run: RunView, lines: Sequence[Line], place: Place) 
     screen.line(f"{record.id}  {record.state}: {run.state.sentence}", RUN_STYLES.get(run.state, "cyan"))
     if run.reason is not None:
         screen.line(f"{run.reason['cause']} [{run.reason['code']}]")
-    spent = run.spent
-    tokens = spent.input_tokens + spent.output_tokens
+    spent, by_children = run.spent, run.by_children
     rows = [
         ("agent", f"{record.agent} {record.agent_version[:12]}"),
         ("asked by", record.requested_by),
-        ("spent", f"{count(spent.turns, 'turn')}, {count(spent.calls, 'call')}, {tokens:,} tokens, {cost_of(run)}"),
+        ("spent", f"{count(spent.turns, 'turn')}, {count(spent.calls, 'call')}, {used(spent)}"),
+        *([("of children", used(by_children))] if by_children != Spent() else []),
         ("limits", ", ".join(f"{name} {value}" for name, value in _limits(run).items())),
     ]
     rows += [("thread", record.thread)] if record.thread else []
@@ -121,8 +121,7 @@ def show_event(screen: Screen, at_us: int, began_us: int, kind: str, facts: dict
 def show_rehearsal(screen: Screen, played: Rehearsal) -> None:
     """What was the same, and what was not."""
     screen.line(f"Rehearsed {played.run_id} with {played.agent} {played.agent_version[:12]} on {played.model}.")
-    tokens = played.spent.input_tokens + played.spent.output_tokens
-    screen.line(f"It would end {played.state}, after {count(played.turns, 'turn')} and {tokens:,} tokens.")
+    screen.line(f"It would end {played.state}, after {count(played.turns, 'turn')} and {played.spent.tokens:,} tokens.")
     if not played.differences:
         screen.line("Everything went as recorded.", "green")
     for each in played.differences:

@@ -268,7 +268,16 @@ class Drive:
         """The limit that forbids the calls of the last answer, and its value."""
         limits, spent = self._body.limits, self._body.spent
         over = limits.calls is not None and spent.calls > limits.calls
-        return ("calls", limits.calls) if over else self._wall_limit()
+        if over:
+            return "calls", limits.calls
+        return self._used_up() if self._is_to_begin_children else self._wall_limit()
+
+    @property
+    def _is_to_begin_children(self) -> bool:
+        """Whether the last answer has other agents do something, and none of its calls was passed on yet."""
+        asks = self._journal.open_asks
+        fresh = asks == self._journal.asks and not self._body.waiting
+        return fresh and any(each.tool in map(agent_tool_name, self._agent.agents) for each in asks)
 
     def _used_up(self) -> tuple[str, object] | None:
         """The limit that forbids another request to any model, and its value."""

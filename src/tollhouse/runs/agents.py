@@ -26,8 +26,9 @@ class Limits:
     """When a run stops and says so. None: no limit.
 
     ``turns``: model answers, 1 to 10,000. ``calls``: tool calls. ``tokens``: input and output together, of all
-    attempts. ``cost``: US dollars of model requests whose price is known. ``wall_s``: seconds since the run was
-    started, pauses included.
+    attempts. ``cost``: US dollars of model requests whose price is known. Both count what children spent once their
+    calls are settled, and a child has no more than is left at its start. ``wall_s``: seconds since the run was started,
+    pauses included.
     """
 
     turns: int = 25

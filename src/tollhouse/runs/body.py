@@ -35,6 +35,7 @@ STATE_OF: dict[WaitKind, RunState] = {
 class Spent:
     """What a run used up so far, every attempt of every model request included.
 
+    Tokens and cost hold what its children spent, as far as their calls are settled; turns and calls are its own.
     ``cost``: US dollars of the attempts whose price is known; ``unpriced``: attempts whose price is not.
     ``unmeasured``: attempts that the provider gave no tokens for.
     """
@@ -57,6 +58,24 @@ class Spent:
             unpriced=self.unpriced + sum(a.cost is None for a in attempts),
             unmeasured=self.unmeasured + sum(a.input_tokens is None for a in attempts),
         )
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+    def plus(self, other: Spent) -> Spent:
+        """Both together."""
+        return Spent(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Spent)))
+
+    def with_children(self, others: Spent) -> Spent:
+        """The same and the tokens and cost of others."""
+        return replace(self.plus(others), turns=self.turns, calls=self.calls)
+
+    def without_children(self, others: Spent) -> Spent:
+        """What :meth:`with_children` was given these to."""
+        less = Spent(*(-getattr(others, f.name) for f in fields(Spent)))
+        return self.with_children(less)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +104,7 @@ class Waiting:
 class Body:
     """See the module's docstring.
 
+    ``by_children``: how much of what was spent its children did, with their turns and calls, and theirs in turn.
     ``output``: text, or JSON where the agent declares a schema; None while there is none.
     ``reason``: code and cause of a run that failed, was cancelled or reached a limit. ``failures``: model requests
     that failed in a row. ``answers``: what people said, by question, until the run has taken it up. ``continues``: the
@@ -93,6 +113,7 @@ class Body:
 
     limits: Limits = field(default_factory=Limits)
     spent: Spent = field(default_factory=Spent)
+    by_children: Spent = field(default_factory=Spent)
     waiting: tuple[Waiting, ...] = ()
     output: Any = None
     reason: Mapping[str, Any] | None = None
@@ -102,10 +123,22 @@ class Body:
     continues: str | None = None
 
     @property
+    def own(self) -> Spent:
+        """What the run spent itself."""
+        return self.spent.without_children(self.by_children)
+
+    def with_children(self, spent: Spent) -> Body:
+        """The same once children are known to have spent that, in all."""
+        return replace(self, spent=self.own.with_children(spent), by_children=spent)
+
+    @property
     def text(self) -> str:
         """As the row keeps it."""
+        kept = _plain(asdict(self))
+        if self.by_children == Spent():
+            del kept["by_children"]
         return json.dumps(
-            {name: value for name, value in _plain(asdict(self)).items() if value not in (None, [], {})},
+            {name: value for name, value in kept.items() if value not in (None, [], {})},
             separators=(",", ":"),
             ensure_ascii=False,
         )
@@ -114,12 +147,11 @@ class Body:
 def body_of(record: RunRecord) -> Body:
     """The body that :attr:`Body.text` wrote. Fields that a later release added are passed over."""
     kept = json.loads(record.body)
-    limits, spent = limits_of(kept.get("limits", {})), dict(kept.get("spent", {}))
-    spent["cost"] = Decimal(spent.get("cost", "0"))
-    known = {f.name for f in fields(Body)} - {"limits", "spent", "waiting"}
+    known = {f.name for f in fields(Body)} - {"limits", "spent", "by_children", "waiting"}
     return Body(
-        limits=limits,
-        spent=Spent(**spent),
+        limits=limits_of(kept.get("limits", {})),
+        spent=spent_of(kept.get("spent", {})),
+        by_children=spent_of(kept.get("by_children", {})),
         waiting=tuple(Waiting(**each) for each in kept.get("waiting", ())),
         **{name: value for name, value in kept.items() if name in known},
     )
@@ -143,6 +175,16 @@ def spent_as_json(spent: Spent) -> dict[str, Any]:
     """What was spent as JSON; the cost is a decimal number in a string."""
     plain: dict[str, Any] = _plain(asdict(spent))
     return plain
+
+
+def spent_of(kept: Mapping[str, Any]) -> Spent:
+    """What was spent, from its JSON."""
+    return Spent(**{**kept, "cost": Decimal(kept.get("cost", "0"))})
+
+
+def spending_as_json(body: Body) -> dict[str, Any]:
+    """What a run spent as JSON, with what of it its children did."""
+    return {**spent_as_json(body.spent), "by_children": spent_as_json(body.by_children)}
 
 
 def waiting_as_json(waiting: tuple[Waiting, ...]) -> list[dict[str, Any]]:

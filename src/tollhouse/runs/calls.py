@@ -41,6 +41,7 @@ from tollhouse.ledger.run_record import RunRecord
 from tollhouse.models.port import Ask
 from tollhouse.runs.agents import Agent
 from tollhouse.runs.body import Waiting, body_of
+from tollhouse.runs.children import spent_for_call
 from tollhouse.runs.journal import JournalStore, RunOwnerGone
 from tollhouse.runs.lineage import twins
 from tollhouse.runs.results import Result, readable
@@ -63,6 +64,12 @@ class Calls:
         """
         if (refusal := self._not_allowed(ask, agent)) is not None:
             return refusal
+        answer = await self._settle(ask, run, agent, group)
+        if isinstance(answer, Result) and ask.tool not in agent.tools:
+            return replace(answer, spent=await spent_for_call(self._store, run.tenant, ask.key))
+        return answer
+
+    async def _settle(self, ask: Ask, run: RunRecord, agent: Agent, group: str) -> Result | Waiting:
         assert ask.arguments is not None
         body = body_of(run)
         if body.effects == "reuse" and (twin := await self._twin(run, ask)) is not None:

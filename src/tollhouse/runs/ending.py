@@ -17,14 +17,14 @@ from tollhouse.errors import NotAllowed, NotEntitled, UnknownCall
 from tollhouse.gate.core import Core
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import State
-from tollhouse.ledger.run_record import RunQuery, RunRecord
+from tollhouse.ledger.run_record import RunRecord
 from tollhouse.runs import steps
-from tollhouse.runs.body import body_of
+from tollhouse.runs.body import Spent, body_of
+from tollhouse.runs.children import children_of, spent_by_children
 from tollhouse.runs.journal import JournalStore, RunStale, calls_of, commit, output_of
 from tollhouse.runs.states import RunState
 
 CancelChild = Callable[[str, str, str], Awaitable[None]]
-PAGE = 500
 
 _LEFT = (State.DEPARTED, State.ACCEPTED, State.IN_DOUBT, State.SUCCEEDED)
 """States of a call that left the house, or may have."""
@@ -51,12 +51,14 @@ class Ending:
         if run.due_at_us is None:
             return run
         forbidden: list[str] = []
+        by_children: Spent | None = None
         if run.state != RunState.SUCCEEDED:
             forbidden = await self.forbid_calls(run)
             await self.cancel_children(run, cancel_child)
+            by_children = await spent_by_children(self._store, run.tenant, run.id)
         left = await self.left(run) if run.state == RunState.CANCELLED else []
         told = await self._tell_parent(run)
-        change = steps.tidied(run, forbidden, left, told, self._core.clock.now_us())
+        change = steps.tidied(run, forbidden, left, told, self._core.clock.now_us(), by_children)
         try:
             return (await commit(self._store, change, self._core.ids.new(Prefix.DECISION)))[0]
         except RunStale as stale:
@@ -77,12 +79,9 @@ class Ending:
 
     async def cancel_children(self, run: RunRecord, cancel_child: CancelChild) -> None:
         """Cancel what the run had other agents do, as far as it has not ended."""
-        query = RunQuery(parent_run_id=run.id, limit=PAGE)
-        while page := await self._store.find_runs(run.tenant, query):
-            for child in page:
-                if not child.finished:
-                    await cancel_child(child.id, run.id, f"its parent {run.id} is {run.state}")
-            query = RunQuery(parent_run_id=run.id, limit=PAGE, before=(page[-1].created_at_us, page[-1].id))
+        async for child in children_of(self._store, run.tenant, run.id):
+            if not child.finished:
+                await cancel_child(child.id, run.id, f"its parent {run.id} is {run.state}")
 
     async def _tell_parent(self, run: RunRecord) -> str | None:
         """The call whose effect this run is happened, whatever the run came to: its end is that call's result."""

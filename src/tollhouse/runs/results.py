@@ -9,6 +9,7 @@ from typing import Any
 
 from tollhouse.ledger.record import replace
 from tollhouse.models.port import AssistantMessage, ModelReply, ToolMessage, message_as_json, message_of
+from tollhouse.runs.body import Spent, spent_as_json
 
 _dump = partial(json.dumps, ensure_ascii=False, default=str)
 
@@ -18,6 +19,7 @@ class Result:
     """The answer to one ask. ``call_state`` None: it never became a call. ``code`` None: it succeeded.
 
     ``replayed``: it was recorded before. ``reused``: the key of another run's call that was answered from instead.
+    ``spent``: what the child spent that the call started, and its children; None where it started none.
     """
 
     key: str
@@ -28,6 +30,7 @@ class Result:
     code: str | None = None
     replayed: bool = False
     reused: str | None = None
+    spent: Spent | None = None
 
     @property
     def message(self) -> ToolMessage:
@@ -46,7 +49,8 @@ class Result:
             "code": self.code,
             "replayed": self.replayed,
         }
-        return kept if self.reused is None else {**kept, "reused": self.reused}
+        kept |= {} if self.reused is None else {"reused": self.reused}
+        return kept if self.spent is None else {**kept, "spent": spent_as_json(self.spent)}
 
 
 def asked(reply: ModelReply, run_id: str, turn: int) -> AssistantMessage:

@@ -27,9 +27,10 @@ from tollhouse.ledger.run_record import RunQuery, RunRecord, RunRefusal, run_str
 from tollhouse.models.port import Message, Model, UserMessage, message_of
 from tollhouse.runs import steps
 from tollhouse.runs.advance import Drive, Lost, Shared, Step
-from tollhouse.runs.agents import Agent
+from tollhouse.runs.agents import Agent, Limits
 from tollhouse.runs.body import Body, Effects, body_of
 from tollhouse.runs.calls import Calls
+from tollhouse.runs.children import limits_within, nothing_left
 from tollhouse.runs.ending import Ending
 from tollhouse.runs.journal import (
     JournalStore,
@@ -101,8 +102,9 @@ class Runs(RunReader):
         there (``started_before``). ``messages`` stand before the input. ``thread``: a conversation that it continues.
         ``driver`` None: this process's own.
         ``agent_version`` None: the newest. ``limits`` tighten the agent's. Raises :class:`UnknownAgent`,
-        :class:`InvalidSetting`, :class:`InvalidKey`, :class:`RunConflict` for another start under the key and
-        :class:`ThreadBusy` while a run of the thread has not finished.
+        :class:`InvalidSetting`, :class:`InvalidKey`, :class:`RunConflict` for another start under the key,
+        :class:`ThreadBusy` while a run of the thread has not finished and :class:`RunNotAllowed` where the parent has
+        no tokens or dollars left.
         """
         start = Start(
             agent=agent,
@@ -179,7 +181,7 @@ class Runs(RunReader):
             now_us = self._core.clock.now_us()
             self._catalogue = await keep_catalogue(self._store, self.tenant, self._core.tools.all(), now_us)
         continues = start.continues or await self._continued(start)
-        record = self._new(start, agent, continues)
+        record = self._new(start, agent, await self._limits(start, agent), continues)
         try:
             record, _ = await commit(self._store, steps.started(record, start.facts(agent, self._catalogue)), record.id)
         except StartRefused as refused:
@@ -188,9 +190,20 @@ class Runs(RunReader):
         self.on_start(record)
         return view_of(record)
 
-    def _new(self, start: Start, agent: Agent, continues: str | None) -> RunRecord:
-        now_us = self._core.clock.now_us()
+    async def _limits(self, start: Start, agent: Agent) -> Limits:
+        """Those of the agent, as far as the start does not tighten them, and no more than its parent has left."""
         limits = agent.limits if start.limits is None else check_limits(agent.limits, start.limits, tighten=True)
+        parent = await self._store.run(self.tenant, start.parent_run_id) if start.parent_run_id is not None else None
+        if parent is None:
+            return limits
+        limits = limits_within(limits, parent)
+        spent = nothing_left(limits)
+        if spent is not None and await self._store.run_of_start(self.tenant, start.key or "") is None:
+            raise RunNotAllowed(f"The run {parent.id} has nothing left of its limit of {spent} for a run of its own.")
+        return limits
+
+    def _new(self, start: Start, agent: Agent, limits: Limits, continues: str | None) -> RunRecord:
+        now_us = self._core.clock.now_us()
         return RunRecord(
             tenant=self.tenant,
             id=self._core.ids.new(Prefix.RUN),

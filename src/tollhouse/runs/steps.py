@@ -19,9 +19,11 @@ from tollhouse.runs.agents import Limits
 from tollhouse.runs.body import (
     STATE_OF,
     Body,
+    Spent,
     Waiting,
     body_of,
     limits_as_json,
+    spending_as_json,
     spent_as_json,
     waiting_as_json,
 )
@@ -114,8 +116,11 @@ def calls_settled(
     before: RunRecord, turn: int, results: Sequence[Result], waiting: tuple[Waiting, ...], now_us: int
 ) -> RunChange:
     """Some calls of the turn have their answers, and nobody is asked about them any more; ``waiting``: what is known of
-    all that were open before."""
+    all that were open before. What their children spent is the run's own from now on."""
     body = body_of(before)
+    for result in results:
+        if result.spent is not None:
+            body = body.with_children(body.by_children.plus(result.spent))
     ended = {result.key for result in results}
     answers = {key: said for key, said in (body.answers or {}).items() if key not in ended}
     still = tuple(each for each in waiting if each.id not in ended)
@@ -175,7 +180,7 @@ def limit_reached(before: RunRecord, limit: str, most: str, now_us: int) -> RunC
     """Stopped at one of its limits, with nothing cut off: what the model asked for and what is awaited stay open."""
     body = body_of(before)
     reason = {"code": f"limit_{limit}", "cause": f"The run reached its limit of {most} {_LIMIT_WORDS[limit]}."}
-    facts = {"limit": limit, "most": most, "spent": spent_as_json(body.spent)}
+    facts = {"limit": limit, "most": most, "spent": spending_as_json(body)}
     return _moved(
         before,
         _E.LIMIT_REACHED,
@@ -246,14 +251,24 @@ def cancelled(before: RunRecord, by: str, reason: str, left: Sequence[Mapping[st
 
 
 def tidied(
-    before: RunRecord, cancelled_keys: Sequence[str], left: Sequence[Mapping[str, Any]], told: str | None, now_us: int
+    before: RunRecord,
+    cancelled_keys: Sequence[str],
+    left: Sequence[Mapping[str, Any]],
+    told: str | None,
+    now_us: int,
+    by_children: Spent | None = None,
 ) -> RunChange:
     """Nothing is left to do about a finished run. ``told``: the call of the parent that its end was reported to.
 
-    ``left``: what of a cancelled run had been sent, now that nothing of it departs any more.
+    ``left``: what of a cancelled run had been sent, now that nothing of it departs any more. ``by_children``: what its
+    children spent, those included whose calls it did not wait for; None: as it was counted.
     """
-    facts = {"cancelled": list(cancelled_keys), "left": list(left), "told": told}
-    return _moved(before, _E.TIDIED, RunState(before.state), now_us, facts, due_at_us=None)
+    facts: dict[str, Any] = {"cancelled": list(cancelled_keys), "left": list(left), "told": told}
+    body = body_of(before)
+    if by_children is not None and by_children != body.by_children:
+        facts["by_children"] = spent_as_json(by_children)
+        body = body.with_children(by_children)
+    return _moved(before, _E.TIDIED, RunState(before.state), now_us, facts, body, due_at_us=None)
 
 
 def _finished(

@@ -14,7 +14,7 @@ from tollhouse.contract.context import CallContext
 from tollhouse.contract.dedup import by_key
 from tollhouse.contract.effects import write
 from tollhouse.contract.tool import Tool, tool
-from tollhouse.errors import InvalidSetting, RunConflict, UnknownAgent
+from tollhouse.errors import InvalidSetting, RunConflict, RunNotAllowed, UnknownAgent
 from tollhouse.runs.agents import Agent
 from tollhouse.runs.calls import agent_tool_name
 from tollhouse.runs.ending import end_of
@@ -46,7 +46,7 @@ def _tool_of(agent: Agent, runs: Callable[[], Runs]) -> Tool[Any]:
             child = await runs().start(
                 agent.name, input, by=ctx.principal, key=ctx.key, parent_key=ctx.key, parent_run_id=parent_run_id
             )
-        except (UnknownAgent, InvalidSetting, RunConflict) as refused:
+        except (UnknownAgent, InvalidSetting, RunConflict, RunNotAllowed) as refused:
             raise Rejected(refused.cause) from refused
         await runs().end_with_parent(child.record)
         raise Accepted(child.id)

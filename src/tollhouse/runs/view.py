@@ -9,7 +9,7 @@ from typing import Any
 from tollhouse.ledger.plain import moment
 from tollhouse.ledger.run_record import RunRecord
 from tollhouse.runs.agents import Limits
-from tollhouse.runs.body import Body, Spent, Waiting, body_of, limits_as_json, spent_as_json
+from tollhouse.runs.body import Body, Spent, Waiting, body_of, limits_as_json, spending_as_json
 from tollhouse.runs.states import RunState
 
 
@@ -46,6 +46,11 @@ class RunView:
     @property
     def spent(self) -> Spent:
         return self.body.spent
+
+    @property
+    def by_children(self) -> Spent:
+        """How much of it other agents spent that its calls had run."""
+        return self.body.by_children
 
     @property
     def waiting(self) -> tuple[Waiting, ...]:
@@ -88,7 +93,7 @@ def run_as_json(run: RunView) -> dict[str, Any]:
         "updated_at": moment(record.updated_at_us),
         "due_at": moment(record.due_at_us),
         "limits": limits_as_json(run.limits),
-        "spent": spent_as_json(run.spent),
+        "spent": spending_as_json(run.body),
         "waiting": [_waiting(each) for each in run.waiting],
         "output": run.output,
         "reason": None if run.reason is None else dict(run.reason),

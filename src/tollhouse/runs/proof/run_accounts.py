@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 from tollhouse.ledger.events import Event
+from tollhouse.ledger.run_record import RunRecord
+from tollhouse.runs.body import Body, Spent, body_of, spent_of
 from tollhouse.runs.proof.records import Contents
 from tollhouse.runs.proof.state import events_of
 from tollhouse.runs.proof.verdict import Findings
@@ -22,6 +26,9 @@ def check_run_accounts(contents: Contents, found: Findings) -> None:
             found.is_open(f"run {run['id']}", f"The run is {str(run['state']).replace('_', ' ')}; it has not ended.")
         _check_asks(run, events, {row["key"] for row in contents["calls"]}, found)
         _check_costs(run, events, found)
+        if events and all(event.data for event in events):
+            _check_spending(run, events, found)
+            _check_children(contents["children"], events, found)
     for child in contents["children"]:
         found.note(f"The run {child['id']} of {child['agent']} is proven by a bundle of its own.")
         if not child["finished"]:
@@ -62,3 +69,51 @@ def _check_costs(run: dict[str, Any], events: list[Event], found: Findings) -> N
         if event.kind == "model_answered" and not event.facts["attempts"]:
             what = "The requests that led to this answer are missing."
             found.problem(f"run {run['id']}", what, event.stream, event.seq)
+
+
+def _check_spending(run: dict[str, Any], events: list[Event], found: Findings) -> None:
+    """What the row says was spent is what the answers of models and the ends of children add up to."""
+    body, told = body_of(RunRecord(**run)), _told(events)
+    if (body.spent, body.by_children) != (told.spent, told.by_children):
+        what = f"The row says that ${body.spent.cost:f} were spent; its events add up to ${told.spent.cost:f}."
+        if (body.spent.cost, body.by_children.cost) == (told.spent.cost, told.by_children.cost):
+            what = "The row says otherwise of the turns, calls and tokens that were spent than its events."
+        found.problem(f"run {run['id']}", what, events[-1].stream, events[-1].seq)
+
+
+def _told(events: Iterable[Event]) -> Body:
+    own, by_children = Spent(), Spent()
+    for event in events:
+        facts = event.facts
+        own = own.plus(_of_attempts(facts.get("attempts", ())))
+        if event.kind == "model_answered":
+            own = own.plus(Spent(turns=1, calls=len(facts["message"]["asks"])))
+        for result in facts["results"] if event.kind == "calls_settled" else ():
+            by_children = by_children.plus(spent_of(result.get("spent", {})))
+        if "by_children" in facts:
+            by_children = spent_of(facts["by_children"])
+    return Body(spent=own).with_children(by_children)
+
+
+def _of_attempts(attempts: Iterable[Mapping[str, Any]]) -> Spent:
+    spent = Spent()
+    for each in attempts:
+        asked, said, cost = each["input_tokens"], each["output_tokens"], each["cost"]
+        spent = spent.plus(
+            Spent(
+                input_tokens=asked or 0,
+                output_tokens=said or 0,
+                cost=Decimal(cost or 0),
+                unpriced=cost is None,
+                unmeasured=asked is None,
+            )
+        )
+    return spent
+
+
+def _check_children(children: Iterable[Mapping[str, Any]], events: list[Event], found: Findings) -> None:
+    """What a child spent is on record where its call was settled."""
+    answered = {each["key"]: each for event in _of_kind(events, "calls_settled") for each in event.facts["results"]}
+    for child in children:
+        if "spent" not in answered.get(child["parent_key"], {"spent": None}):
+            found.note(f"child {child['id']}: an earlier release settled its call, and did not count what it spent.")
