@@ -197,6 +197,7 @@ async def test_defect_is_a_500_that_says_nothing_of_its_cause(
     for answer in (await called(client, "credit", CREDIT, "k"), await client.get("/v1/calls/k")):
         told = problem(answer, 500, "error")
         assert (told["sent"], "CANARY" in answer.text) == ("maybe", False)
+        assert "defect" in told["title"]
     failed = [record for record in caplog.records if record.getMessage().startswith("request_failed")]
     assert len(failed) == 2
     assert all("RuntimeError" in record.getMessage() for record in failed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from typing import Any
 
 import httpx
@@ -68,6 +70,12 @@ async def test_lists_are_filtered(client: httpx.AsyncClient) -> None:
         assert [call["key"] for call in found] == keys
 
 
+def renamed(cursor: str, name: str) -> str:
+    """The cursor with another name in it, as somebody could make it who reads what it is made of."""
+    number, _, digest = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    return base64.urlsafe_b64encode(json.dumps([number, name, digest]).encode()).decode().rstrip("=")
+
+
 async def test_foreign_and_made_up_cursors_are_told(client: httpx.AsyncClient) -> None:
     """A cursor of another list, of other filters, or of nobody's making is refused, never followed."""
     await credits(client, 3)
@@ -82,6 +90,9 @@ async def test_foreign_and_made_up_cursors_are_told(client: httpx.AsyncClient) -
         ("/v1/calls", {"cursor": ""}),
         ("/v1/calls", {"cursor": "WzEsMiwzXQ"}),
         ("/v1/calls", {"cursor": "é"}),
+        ("/v1/calls", {"cursor": renamed(cursor, "\ud800")}),
+        ("/v1/calls", {"cursor": renamed(cursor, "a\0b")}),
+        ("/v1/calls", {"cursor": renamed(cursor, "x" * 301)}),
     ):
         problem(await client.get(path, params=query), 422, "invalid_cursor")
     problem(await client.get("/v1/calls", params={"cursor": "x" * 2000}), 422, "invalid_request")

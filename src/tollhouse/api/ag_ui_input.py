@@ -34,6 +34,7 @@ from tollhouse.ledger.run_record import RunQuery
 from tollhouse.models.port import UserMessage as Said
 from tollhouse.runs.registry import PUBLISHED
 from tollhouse.runs.service import Runs
+from tollhouse.runs.starting import check_thread
 
 router = APIRouter(route_class=Route, tags=["runs"])
 
@@ -130,8 +131,9 @@ def _start_key(run_id: str) -> str:
 
 
 async def _agent_of(runs: Runs, thread: str) -> str:
-    """The agent that a request without a name means. Raises :class:`UnknownAgent`."""
-    before = await runs.list(RunQuery(thread=thread, limit=1)) if "\0" not in thread else []
+    """The agent that a request without a name means. Raises :class:`UnknownAgent` or :class:`InvalidSetting`."""
+    check_thread(thread)
+    before = await runs.list(RunQuery(thread=thread, limit=1))
     if before:
         return before[0].agent
     names = sorted({kept.name for kept in await runs.store.definitions(runs.tenant, PUBLISHED)})

@@ -43,8 +43,8 @@ def place_of(cursor: str | None, *about: Any) -> tuple[int, str] | None:
         raise InvalidCursor("The cursor is none that this server made.") from None
     if digest != _digest(about):
         raise InvalidCursor("The cursor belongs to another list or to other filters.")
-    well_formed = type(number) is int and 0 <= number < 2**62 and isinstance(name, str) and "\0" not in name
-    if not well_formed or len(name) > 300:
+    well_formed = type(number) is int and 0 <= number < 2**62 and isinstance(name, str) and name.isascii()
+    if not well_formed or "\0" in name or len(name) > 300:
         raise InvalidCursor("The cursor is none that this server made.")
     return number, name
 

@@ -119,6 +119,8 @@ def problem_document(error: TollhouseError, request_id: str | None) -> dict[str,
 
 def title_of(kind: type[TollhouseError]) -> str:
     """The sentence that says what this kind of error means, whatever the case at hand."""
+    if kind is TollhouseError:
+        return "The server met a defect of its own."
     return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response
+from pydantic import AfterValidator
 from starlette.requests import Request
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as ASGIScope
@@ -38,7 +39,19 @@ CURSOR_PATTERN = r"^((run_[0-9a-z]{1,60}/)?[0-9]{1,15})?$"
 _CURSOR = re.compile(r"(?:(?P<run>run_[0-9a-z]{1,60})/)?(?P<seq>[0-9]{1,15})")
 _HEARTBEAT = b": nothing new\n\n"
 
-RunId = Annotated[str, Path(description="The id of the run.", examples=["run_06fg0c8t3s7kx9q2m4n5p6r7v8"])]
+
+def _may_be_a_run(name: str) -> str:
+    """The name, where a store can be asked for it. Raises :class:`UnknownRun`."""
+    if not (name.isascii() and name.isprintable()):
+        raise UnknownRun("No run has such an id.")
+    return name
+
+
+RunId = Annotated[
+    str,
+    AfterValidator(_may_be_a_run),
+    Path(description="The id of the run.", examples=["run_06fg0c8t3s7kx9q2m4n5p6r7v8"]),
+]
 Format = Annotated[
     Literal["events", "ag-ui"],
     Query(description="`events`: the journal as it is; `ag-ui`: as events of the AG-UI protocol."),

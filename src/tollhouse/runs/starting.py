@@ -71,8 +71,8 @@ def check_start(start: Start) -> None:
     check_name(start.by)
     if start.key is not None:
         check_key(start.key)
-    if start.thread is not None and not _is_text(start.thread, THREAD_CHARACTERS_MOST):
-        raise InvalidSetting(f"thread= must be 1 to {THREAD_CHARACTERS_MOST} characters of text.")
+    if start.thread is not None:
+        check_thread(start.thread)
     if start.driver not in DRIVERS:
         raise InvalidSetting(f"There is no driver {start.driver!r}.", remedy=f"Drivers: {', '.join(DRIVERS)}.")
     if start.effects not in EFFECTS:
@@ -105,6 +105,12 @@ def check_name(by: Any) -> None:
     """Raise :class:`NotEntitled` for what names nobody."""
     if not _is_text(by, NAME_CHARACTERS_MOST) or not by.strip():
         raise NotEntitled(f"Somebody must be named, in 1 to {NAME_CHARACTERS_MOST} characters of text.")
+
+
+def check_thread(thread: str) -> None:
+    """Raise :class:`InvalidSetting` for what names no conversation."""
+    if not _is_text(thread, THREAD_CHARACTERS_MOST):
+        raise InvalidSetting(f"thread= must be 1 to {THREAD_CHARACTERS_MOST} characters of text.")
 
 
 def check_words(what: str, text: Any) -> None:

@@ -62,7 +62,8 @@ def body(thread: str, run: str, *said: str, **more: Any) -> dict[str, Any]:
 
 async def posted(client: httpx.AsyncClient, document: dict[str, Any], **params: str) -> Events:
     """The events that a request is answered with, which are valid."""
-    async with asyncio.timeout(20), client.stream("POST", "/v1/ag-ui", json=document, params=params) as response:
+    sent: dict[str, Any] = {"content": json.dumps(document), "headers": {"Content-Type": "application/json"}}
+    async with asyncio.timeout(20), client.stream("POST", "/v1/ag-ui", **sent, params=params) as response:
         assert response.status_code == 200, await response.aread()
         events = [event.data async for event in events_of(response)]
     assert_valid_agui(events, max_warnings=0)
@@ -387,6 +388,7 @@ async def test_what_a_client_brings_is_not_used_and_said_so(serve_runs: ServeRun
         ({"messages": [{"id": "a", "role": "assistant", "content": "Hi."}]}, "invalid_request"),
         ({"runId": "not a key"}, "invalid_key"),
         ({"threadId": ""}, "invalid_setting"),
+        ({"threadId": "\ud800"}, "invalid_setting"),
         ({"resume": [{"interruptId": "none", "status": "cancelled"}]}, "invalid_request"),
         ({"resume": [{"interruptId": "run_none:1.1", "status": "cancelled"}]}, "unknown_run"),
         (

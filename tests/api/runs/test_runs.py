@@ -405,3 +405,16 @@ async def test_start_of_another_version_under_the_key_is_refused(serve_runs: Ser
         again = await start(**same)
         assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
     problem(await start(agent_version=new.version), 409, "run_conflict")
+
+
+@on_both_stores
+@pytest.mark.parametrize("name", ["%00", "run_a%00", "%ED%A0%80", "run_%C3%A9", "run%20a"])
+async def test_name_that_no_store_can_look_for_is_of_no_run(serve_runs: ServeRuns, name: str) -> None:
+    """Whatever a path holds, there is no run of that name; the store is not asked for what it cannot hold."""
+    served = await serve_runs(Says("Done."), drive=False)
+    client = await served.client()
+    for path in ("", "/events", "/calls", "/proof"):
+        problem(await client.get(f"/v1/runs/{name}{path}"), 404, "unknown_run")
+    for path in ("cancel", "rerun", "rehearse"):
+        problem(await client.post(f"/v1/runs/{name}/{path}", headers=KEY), 404, "unknown_run")
+    problem(await client.post(f"/v1/runs/{name}/limits", json={"turns": 2}), 404, "unknown_run")
