@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Run, Shop
+from tollhouse.runs.proof.keys import open_signer
 
 
 def test_upgrade_creates_a_ledger_and_is_idempotent(run: Run, url: str) -> None:
@@ -86,6 +88,37 @@ def test_copy_moves_a_ledger_and_check_names_the_new_one(run: Run, filled: Shop,
     refused = run("worker", "--once", *filled.at, "--json")
     assert (refused.exit_code, refused.json["error"]["code"]) == (1, "store_fenced")
     assert run("calls", "show", "k1", "--store", target, "--json").json["state"] == "succeeded"
+
+
+def test_copy_says_how_to_take_key_and_anchors_along(run: Run, filled: Shop, tmp_path: Path) -> None:
+    """Done so, proofs of the new ledger are by the same key, and reach as far as was anchored before."""
+    filled.credit("order-1", "ok")
+    before = run("calls", "proof", "order-1", *filled.at)
+    filled.house.close()
+    target = f"sqlite:///{tmp_path / 'other place' / 'new.db'}"
+    (tmp_path / "other place").mkdir()
+    copied = run("db", "copy", "--from", filled.url, "--to", target, "--json")
+    assert (copied.exit_code, copied.json["rows"]["calls"]) == (0, 1)
+    for command in copied.stderr.splitlines()[1:]:
+        subprocess.run(command, shell=True, check=True)
+    assert (tmp_path / "other place" / "keys").stat().st_mode & 0o777 == 0o700
+    assert run("proof", "key", "--store", target).stdout == run("proof", "key", "--store", filled.url).stdout
+    anchors = run("proof", "key", "--json", "--store", target).json["anchors"]
+    proof = tmp_path / "old.json"
+    proof.write_text(before.stdout)
+    done = run("proof", "verify", str(proof), "--anchors", anchors, "--json")
+    assert not any("anchored" in note for note in done.json["notes"]), done
+
+
+def test_copy_to_where_another_key_is_says_so(run: Run, filled: Shop, tmp_path: Path) -> None:
+    """What it anchored cannot go on in the other one's file."""
+    filled.credit("order-1", "ok")
+    run("calls", "proof", "order-1", *filled.at)
+    filled.house.close()
+    (tmp_path / "new").mkdir()
+    open_signer(tmp_path / "new" / "keys")
+    copied = run("db", "copy", "--from", filled.url, "--to", f"sqlite:///{tmp_path}/new/new.db")
+    assert copied.stderr == f"Proofs of the new ledger are signed by another key, {tmp_path}/new/keys/signing.pub.\n"
 
 
 def test_copy_that_never_finished_can_be_abandoned_by_name(run: Run, filled: Shop, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,8 @@ from tollhouse.cli.screen import Screen
 from tollhouse.cli.words import count
 from tollhouse.operations.backups import back_up
 from tollhouse.operations.copying import Copied, abandon_copy, copy_ledger
+from tollhouse.runs.proof.anchors import anchors_file
+from tollhouse.runs.proof.keys import PRIVATE, PUBLIC, home_of
 from tollhouse.stores import without_password
 
 
@@ -47,6 +50,7 @@ def copy(
         screen.document(_as_json(source, target, copied))
     else:
         _show(screen, source, target, copied)
+    _say_what_stays(screen, source, target)
     return OK
 
 
@@ -75,6 +79,28 @@ def _show(screen: Screen, source: str, target: str, copied: Copied) -> None:
     )
     screen.line(f"{arrived} arrived in {without_password(target)} and were compared one by one.")
     screen.line(f"{without_password(source)} is fenced for good; point every process at the new ledger.")
+
+
+def _say_what_stays(screen: Screen, source: str, target: str) -> None:
+    """The key that signs proofs and the anchors are outside of ledgers on purpose, so that no copy takes them along."""
+    before, after = home_of(source), home_of(target)
+    if _differ(before / PUBLIC, after / PUBLIC):
+        screen.note(f"Proofs of the new ledger are signed by another key, {after / PUBLIC}.")
+        return
+    files = [(before / name, after / name) for name in (PRIVATE, PUBLIC)]
+    files.append((anchors_file(before, source), anchors_file(after, target)))
+    left = [(old, new) for old, new in files if old.exists() and not new.exists()]
+    if not left:
+        return
+    screen.note("What proofs need is outside the ledger, and stays. Before the new ledger is used, take it along:")
+    if not after.exists():
+        screen.note(f"    mkdir -m 700 -p {shlex.quote(str(after))}")
+    for old, new in left:
+        screen.note(f"    cp -p {shlex.quote(str(old))} {shlex.quote(str(new))}")
+
+
+def _differ(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.read_bytes() != other.read_bytes()
 
 
 def backup(
