@@ -62,6 +62,9 @@ async def test_another_start_under_the_key_is_a_conflict(open_stage: OpenStage) 
     ("wrong", "error"),
     [
         ({"agent": "nobody"}, UnknownAgent),
+        ({"agent": "no\0body"}, UnknownAgent),
+        ({"agent": "\ud800"}, UnknownAgent),
+        ({"agent_version": "\ud800" * 64}, UnknownAgent),
         ({"agent_version": "0" * 64}, UnknownAgent),
         ({"by": ""}, NotEntitled),
         ({"key": "no spaces"}, InvalidKey),
@@ -85,6 +88,17 @@ async def test_start_that_cannot_be_is_refused_by_name(
     with pytest.raises(error):
         await stage.runs.start(**{"agent": "clerk", "input": "go", "by": "ada"} | wrong)
     assert await stage.runs.list() == []
+
+
+@driven_only
+@pytest.mark.parametrize("run_id", ["", "run_1", "\ud800", "a\0b", "x" * 10_000])
+async def test_run_that_cannot_be_is_not_known(open_stage: OpenStage, run_id: str) -> None:
+    """An id that no store takes is one of no run."""
+    stage = await open_stage(agents=[agent()], clerk=["ok"])
+    with pytest.raises(UnknownRun):
+        await stage.runs.get(run_id)
+    with pytest.raises(UnknownRun):
+        await stage.runs.cancel(run_id, by="bob")
 
 
 async def test_version_of_an_agent_stays_that_of_the_start(open_stage: OpenStage, bank: Bank) -> None:
@@ -184,6 +198,12 @@ ASKED = AssistantMessage("", (Ask("k1", "credit", {}), Ask("k2", "credit", {})))
         (ASKED, ToolMessage("k1", "credit", "ok"), ToolMessage("k1", "credit", "ok")),
         (AssistantMessage("", (Ask("k", "credit", {}), Ask("k", "credit", {}))),),
         (AssistantMessage("", (Ask("", "credit", {}),)), ToolMessage("", "credit", "ok")),
+        (AssistantMessage("", (Ask("k", "cre\ud83dit", {}),)), ToolMessage("k", "credit", "ok")),
+        (AssistantMessage("", (Ask("k", "credit", {"a": "\ud83d"}),)), ToolMessage("k", "credit", "ok")),
+        (AssistantMessage("", (Ask("k", "credit", {"a": float("nan")}),)), ToolMessage("k", "credit", "ok")),
+        (AssistantMessage("", (Ask("k", "credit", {"a": object()}),)), ToolMessage("k", "credit", "ok")),
+        (AssistantMessage("", (Ask("k", "credit", {"a": "x" * 4 * 1024 * 1024}),)), ToolMessage("k", "credit", "ok")),
+        (AssistantMessage("", provider={"a": "\ud83d"}),),
     ],
 )
 async def test_history_that_no_provider_accepts_is_refused(open_stage: OpenStage, history: tuple[Message, ...]) -> None:

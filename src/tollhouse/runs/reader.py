@@ -14,6 +14,7 @@ from tollhouse.ledger.record import CallRecord, State
 from tollhouse.ledger.run_record import RunQuery, RunRecord, run_stream
 from tollhouse.ledger.store import Query
 from tollhouse.runs.journal import JournalStore, facts_of, output_of
+from tollhouse.runs.starting import NAME_CHARACTERS_MOST, is_text
 from tollhouse.runs.states import RunState
 from tollhouse.runs.view import RunView, view_of
 
@@ -61,7 +62,7 @@ class RunReader:
         return await self._store.now_us()
 
     async def _record(self, run_id: str) -> RunRecord:
-        record = await self._store.run(self.tenant, run_id)
+        record = await self._store.run(self.tenant, run_id) if is_text(run_id, NAME_CHARACTERS_MOST) else None
         if record is None:
             raise UnknownRun(f"No run is recorded under {run_id[:100]}.")
         return record

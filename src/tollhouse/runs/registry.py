@@ -19,6 +19,7 @@ from tollhouse.contract.tool import Tool
 from tollhouse.errors import UnknownAgent
 from tollhouse.ledger.run_record import Definition, RunStore
 from tollhouse.runs.agents import AGENT, CATALOGUE, Agent, agent_of
+from tollhouse.runs.starting import NAME_CHARACTERS_MOST, is_text
 
 PUBLISHED = "published"
 """The kind of the record that says which version of an agent is the newest."""
@@ -79,6 +80,10 @@ async def agent_version(
 
     Raises :class:`~tollhouse.errors.UnknownAgent`, with the names that are near.
     """
+    if not is_text(name, NAME_CHARACTERS_MOST):
+        raise await _unknown(store, tenant, name)
+    if version is not None and not is_text(version, NAME_CHARACTERS_MOST):
+        raise await _unknown_version(store, tenant, name, version)
     if version is None:
         newest = await _newest(store, tenant, name)
         if newest is None:
@@ -121,7 +126,7 @@ async def _beginning_with(store: RunStore, tenant: str, name: str, prefix: str) 
 
 
 async def _unknown(store: RunStore, tenant: str, name: str) -> UnknownAgent:
-    names = sorted({kept.name for kept in await store.definitions(tenant, PUBLISHED)})
+    name, names = name[:100], sorted({kept.name for kept in await store.definitions(tenant, PUBLISHED)})
     near = get_close_matches(name, names, n=3)
     if near:
         return UnknownAgent(f"There is no agent {name!r}.", remedy=f"Did you mean {' or '.join(near)}?")

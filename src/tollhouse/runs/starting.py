@@ -77,12 +77,23 @@ def check_start(start: Start) -> None:
         raise InvalidSetting(f"There is no driver {start.driver!r}.", remedy=f"Drivers: {', '.join(DRIVERS)}.")
     if start.effects not in EFFECTS:
         raise InvalidSetting(f"effects={start.effects!r} is none of {', '.join(EFFECTS)}.")
-    size = sum(len(message.text) for message in start.messages)
-    if not all(_is_text(message.text, INPUT_CHARACTERS_MOST, least=0) for message in start.messages):
+    if not all(is_text(message.text, INPUT_CHARACTERS_MOST, least=0) for message in start.messages):
         raise InvalidSetting("The messages of a run must be text without NUL or lone surrogates.")
+    size = sum(len(message.text) + _size_beside_text(message) for message in start.messages)
     if size > INPUT_CHARACTERS_MOST:
         raise InvalidSetting(f"The messages have {size:,} characters, {INPUT_CHARACTERS_MOST:,} at most.")
     _check_history(start.messages)
+
+
+def _size_beside_text(message: Message) -> int:
+    """Characters of what a message has beside its text, which must be JSON of characters."""
+    if not isinstance(message, AssistantMessage):
+        return 0
+    try:
+        said = json.dumps({**message_as_json(message), "text": ""}, ensure_ascii=False, allow_nan=False)
+        return len(said.encode())
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidSetting("The messages have calls that are no JSON.") from None
 
 
 def _check_history(messages: Iterable[Message]) -> None:
@@ -103,19 +114,19 @@ def _check_history(messages: Iterable[Message]) -> None:
 
 def check_name(by: Any) -> None:
     """Raise :class:`NotEntitled` for what names nobody."""
-    if not _is_text(by, NAME_CHARACTERS_MOST) or not by.strip():
+    if not is_text(by, NAME_CHARACTERS_MOST) or not by.strip():
         raise NotEntitled(f"Somebody must be named, in 1 to {NAME_CHARACTERS_MOST} characters of text.")
 
 
 def check_thread(thread: str) -> None:
     """Raise :class:`InvalidSetting` for what names no conversation."""
-    if not _is_text(thread, THREAD_CHARACTERS_MOST):
+    if not is_text(thread, THREAD_CHARACTERS_MOST):
         raise InvalidSetting(f"thread= must be 1 to {THREAD_CHARACTERS_MOST} characters of text.")
 
 
 def check_words(what: str, text: Any) -> None:
     """Raise :class:`InvalidSetting` for words of a person that no store takes."""
-    if not _is_text(text, INPUT_CHARACTERS_MOST, least=0):
+    if not is_text(text, INPUT_CHARACTERS_MOST, least=0):
         raise InvalidSetting(f"{what} must be at most {INPUT_CHARACTERS_MOST:,} characters of text.")
 
 
@@ -176,7 +187,8 @@ def _cost(value: Any) -> Decimal:
     return cost
 
 
-def _is_text(value: Any, most: int, least: int = 1) -> bool:
+def is_text(value: Any, most: int, least: int = 1) -> bool:
+    """Whether it is text of so many characters that every store takes: without NUL and half characters."""
     if not isinstance(value, str) or not least <= len(value) <= most or "\0" in value:
         return False
     return value.isascii() or value.encode(errors="ignore").decode() == value
