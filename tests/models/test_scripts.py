@@ -242,3 +242,16 @@ def test_a_file_that_is_no_script_is_not_known(tmp_path: Path) -> None:
     house = ModelBook(base=tmp_path)
     assert house.known("scripted:bad.yaml").why == "The script 'bad.yaml' is not readable as JSON or YAML."
     assert house.known("scripted:none.yaml").why == "There is no script 'none.yaml'."
+    (tmp_path / "image.yaml").write_bytes(b"\x89PNG\xff\xfe")
+    assert house.known("scripted:image.yaml").why == "The script 'image.yaml' is not readable as JSON or YAML."
+
+
+async def test_function_may_fail_with_a_word_of_its_own() -> None:
+    """A code that no provider has is the function's to choose; it reaches the run as it is."""
+
+    def broken(_request: ModelRequest) -> str:
+        raise ModelFailed("mill_stopped", "The mill stands still.", transient=False)
+
+    with pytest.raises(ModelFailed) as failed:
+        await ModelBook(scripts={"play": broken}).ask(play())
+    assert (failed.value.code, failed.value.cause) == ("mill_stopped", "scripted:play: The mill stands still.")

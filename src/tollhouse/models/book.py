@@ -108,10 +108,10 @@ def _read(name: str, base: Path | None) -> Any:
     """The script in a file: JSON by its ending, else YAML."""
     if base is None or not (base / name).is_file():
         raise InvalidSetting(f"There is no script {name!r}.", remedy="Name one of `scripts`, or a file beside it.")
-    text = (base / name).read_text(encoding="utf-8")
     try:
+        text = (base / name).read_text(encoding="utf-8")
         return json.loads(text) if name.endswith(".json") else _yaml(text)
-    except ValueError:
+    except (OSError, ValueError):
         raise InvalidSetting(f"The script {name!r} is not readable as JSON or YAML.") from None
 
 

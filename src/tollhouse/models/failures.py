@@ -60,8 +60,8 @@ def failure(
     secrets: Iterable[str] = (),
 ) -> Failure:
     """A failure with a text that is bounded and free of ``secrets``. ``transient`` None: as its code has it."""
-    usual, _meaning = CODES[code]
-    return Failure(code, clean(cause, secrets), usual if transient is None else transient, retry_after_s, spoke)
+    again = CODES[code][0] if transient is None else transient
+    return Failure(code, clean(cause, secrets), again, retry_after_s, spoke)
 
 
 def clean(text: str, secrets: Iterable[str] = ()) -> str:
