@@ -10,10 +10,15 @@ from typing import Any
 
 import pytest
 
-from tollhouse import Answer, NotSent, Tollhouse, did_not_happen, external, happened, read, tool, unknown
+from tollhouse import Answer, CallContext, NotSent, Tollhouse, did_not_happen, external, happened, read, tool, unknown
 from tollhouse.errors import CallNotSent, Contradicted, Held, StoreUnavailable
+from tollhouse.house.running import open_runs
+from tollhouse.models.book import ModelBook
 from tollhouse.operations.backups import back_up
 from tollhouse.operations.restored import end_restored, mark_restored
+from tollhouse.runs.agents import Agent
+from tollhouse.runs.drivers.local import LocalDriver
+from tollhouse.runs.view import RunView
 
 BOOK: dict[str, str] = {}
 """What the receiver has, by idempotency key."""
@@ -206,3 +211,40 @@ async def test_backup_that_is_put_back_repeats_nothing(tmp_path: Path) -> None:
         assert (await house.call(pay, {"to": "before"}, key="before")).replayed
         outcome = await house.call(pay, {"to": "after"}, key="after")
         assert (outcome.value, outcome.replayed) == ("paid after, once", True)
+
+
+@tool(external(absent_after_s=0.0), reconcile=find)
+async def wire(to: str, ctx: CallContext) -> str:
+    """Pay once for each idempotency key; the receiver notes it."""
+    BOOK[ctx.idempotency_key] = f"paid {to}"
+    return f"paid {to}"
+
+
+async def paying_run(url: str) -> RunView:
+    """The run that the same start leads to, as far as it goes by itself."""
+    turns = [{"call": [{"tool": "wire", "arguments": {"to": "ada"}}]}, {"say": "Paid."}]
+    clerk = Agent("clerk", "scripted:play", "Pay them.", tools=("wire",))
+    async with Tollhouse.open(url, tools=[wire], background=False, grace_s=0.0) as house:
+        runs = await open_runs(house, {"clerk": clerk}, ModelBook(scripts={"play": turns}))
+        started = await runs.start("clerk", "Pay ada.", by="ada", key="order-7")
+        await LocalDriver(runs).settle()
+        return await runs.get(started.id)
+
+
+async def test_run_that_was_forgotten_repeats_nothing(tmp_path: Path) -> None:
+    """The same start is another run, whose calls have other keys: no look-up can rule out what the lost one did."""
+    file, saved = tmp_path / "ledger.db", tmp_path / "saved.db"
+    url = f"sqlite:///{file}"
+    async with opened(url):
+        await back_up(url, saved)
+    assert (await paying_run(url)).state == "succeeded"
+    for suffix in ("", "-wal", "-shm", "-lock"):
+        (tmp_path / f"ledger.db{suffix}").unlink(missing_ok=True)
+    shutil.copy(saved, file)
+    await mark_restored(url, by="ada", reason="the disk died")
+    run = await paying_run(url)
+    assert (run.state, len(BOOK)) == ("awaiting_approval", 1)
+    async with opened(url) as house:
+        await house.approve(run.waiting[0].id, by="bea", reason="the bank has no such payment")
+    assert (await paying_run(url)).state == "succeeded"
+    assert len(BOOK) == 2

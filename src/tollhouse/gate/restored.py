@@ -2,7 +2,7 @@
 
 A backup forgets what departed after it was made: a key that looks new may have been sent, and so may a call that looks
 ready. Until a person ends the mode, no effect departs unless the tool's look-up says that it did not happen, or a
-person agrees. Reads are not asked about. The moment of the restore comes with the lease, so whoever departs under a
+person agrees; about a new call of a run only a person can tell. Reads are not asked about. The moment of the restore comes with the lease, so whoever departs under a
 lease knows of it; it is also the moment from which no process that used the lost ledger can have sent anything.
 """
 
@@ -82,7 +82,14 @@ async def hear(core: Core, look_up: LookUp | None, record: CallRecord, tool: Too
         return Heard(hold=held(forbidden.cause))
     if finding.finding == HAPPENED:
         return Heard(found=noted(settled, since_us), finding=finding, blobs=blobs)
+    if _is_named_anew(record):
+        return Heard(hold=held("its run may have made it before, under another key"))
     return Heard()
+
+
+def _is_named_anew(record: CallRecord) -> bool:
+    """Whether its key says nothing of a call that was forgotten: a model may ask otherwise, and runs are lost too."""
+    return record.head_seq == 0 and record.scope is not None and record.scope.startswith(f"{Prefix.RUN}_")
 
 
 def answered(heard: Heard, record: CallRecord, plan: Plan, now_us: int) -> Change:
