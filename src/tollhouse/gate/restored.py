@@ -2,8 +2,9 @@
 
 A backup forgets what departed after it was made: a key that looks new may have been sent, and so may a call that looks
 ready. Until a person ends the mode, no effect departs unless the tool's look-up says that it did not happen, or a
-person agrees; about a new call of a run only a person can tell. Reads are not asked about. The moment of the restore comes with the lease, so whoever departs under a
-lease knows of it; it is also the moment from which no process that used the lost ledger can have sent anything.
+person agrees; about a new call of a run only a person can tell. Reads are not asked about. The moment of the restore
+comes with the lease, so whoever departs under a lease knows of it; it is also the moment from which no process that
+used the lost ledger can have sent anything.
 """
 
 from __future__ import annotations
