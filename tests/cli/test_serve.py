@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -213,6 +214,13 @@ def test_new_server_beside_the_old_one_disturbs_nothing(run: Run, place: Path, r
 
 
 # -- what it refuses -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback has one address")
+def test_address_of_loopback_that_was_named_is_answered_to(tmp_path: Path) -> None:
+    """What it prints is true for every address that it may be told to listen at."""
+    with serving(tmp_path, "--json", "--listen", "127.0.0.2:0") as server:
+        assert get(f"{ready(server)['url']}/healthz") == {"status": "ok"}
 
 
 @pytest.mark.parametrize("listen", ["8787", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", ""])

@@ -90,6 +90,7 @@ _RUN: dict[str, Any] = {
     "output": None,
     "reason": None,
     "last_seq": 4,
+    "purged_at": None,
 }
 
 EVENT_SCHEMA: dict[str, Any] = {
@@ -215,7 +216,10 @@ class Run(Shown):
     output: JsonValue
     reason: dict[str, JsonValue] | None
     last_seq: int
-    calls: dict[str, int] | None = Field(None, description="How many calls stand in each state; for one run only.")
+    purged_at: str | None = Field(None, description="When what was said in it was erased; null while it is there.")
+    calls: dict[str, int] | None = Field(
+        None, description="How many calls stand in each state; for one run only, and null where they are over 1,000."
+    )
 
 
 class RunPage(Shown):

@@ -28,6 +28,7 @@ from tollhouse.errors import (
     PreconditionFailed,
     RunConflict,
     RunNotAllowed,
+    RunPurged,
     ThreadBusy,
     UnknownAgent,
     UnknownQuestion,
@@ -43,6 +44,7 @@ from tollhouse.runs.view import RunView, run_as_json
 router = APIRouter(route_class=Route, tags=["runs"])
 
 CALLS_COUNTED_MOST = 1000
+"""Calls of a run whose states one request counts; of more it says none, since any number would be wrong."""
 MAY_ASK = (
     RunState.AWAITING_ANSWER,
     RunState.AWAITING_APPROVAL,
@@ -116,7 +118,7 @@ async def start_run(request: Request, by: By, body: run_models.NewRun) -> Respon
     status_code=201,
     openapi_extra=_START_KEY,
 )
-@operation(Scope.RUNS_WRITE, UnknownRun, RunNotAllowed, *_STARTS)
+@operation(Scope.RUNS_WRITE, UnknownRun, RunNotAllowed, RunPurged, *_STARTS)
 async def rerun(
     request: Request,
     by: By,
@@ -138,7 +140,7 @@ async def rerun(
     response_model=None,
     responses={200: {"model": run_models.RehearsalShown}},
 )
-@operation(Scope.RUNS_WRITE, UnknownRun, UnknownAgent, InvalidSetting)
+@operation(Scope.RUNS_WRITE, UnknownRun, RunPurged, UnknownAgent, InvalidSetting)
 async def rehearse(
     request: Request, run_id: RunId, body: Annotated[run_models.Rehearse | None, Body()] = None
 ) -> Response:
@@ -224,8 +226,9 @@ async def get_run(
     view = await runs_of(request).get(run_id)
     if if_none_match is not None and _etag(view) in (tag.strip() for tag in if_none_match.split(",")):
         return Response(status_code=304, headers={"ETag": _etag(view)})
-    calls = await house.list(scope=run_id, limit=CALLS_COUNTED_MOST)
-    return _shown(view, calls=dict(Counter(call.state.value for call in calls)))
+    calls = await house.list(scope=run_id, limit=CALLS_COUNTED_MOST + 1)
+    counted = Counter(call.state.value for call in calls) if len(calls) <= CALLS_COUNTED_MOST else None
+    return _shown(view, calls=counted)
 
 
 def _etag(view: RunView) -> str:

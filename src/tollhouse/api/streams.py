@@ -23,9 +23,11 @@ from tollhouse.api import run_models
 from tollhouse.api.feeds import Answer, Feeds
 from tollhouse.api.json_text import write_json
 from tollhouse.api.route import Route, authenticate, operation, operation_of
-from tollhouse.errors import InvalidCursor, StoreUnavailable, TollhouseError, UnknownRun
+from tollhouse.errors import InvalidCursor, RunPurged, StoreUnavailable, TollhouseError, UnknownRun
 from tollhouse.house.access import Scope
 from tollhouse.ledger.run_record import RunRecord
+from tollhouse.runs.body import body_of
+from tollhouse.runs.journal import check_not_purged
 from tollhouse.runs.service import Runs
 
 router = APIRouter(route_class=Route, tags=["runs"])
@@ -92,7 +94,7 @@ Emit = Callable[[bytes], Awaitable[None]]
         204: {"description": "The run has ended, and everything was received: do not reconnect."},
     },
 )
-@operation(Scope.RUNS_READ, UnknownRun, InvalidCursor)
+@operation(Scope.RUNS_READ, UnknownRun, RunPurged, InvalidCursor)
 async def stream_run(
     request: Request,
     run_id: RunId,
@@ -107,8 +109,11 @@ async def stream_run(
     runs = runs_of(request)
     record = (await runs.get(run_id)).record
     place = place_in(record, last_event_id or after)
-    if record.finished and place == record.head_seq:
+    is_purged = body_of(record).purged_at_us is not None
+    last = record.head_seq - is_purged  # whoever has all but the note of the purge misses nothing
+    if record.finished and record.due_at_us is None and place >= last:
         return Response(status_code=204)
+    check_not_purged(record)
     if format == "ag-ui":
         from tollhouse.api.ag_ui_stream import follow as follow_as_ag_ui
 

@@ -103,7 +103,7 @@ def serve(
                 opened(found, url, offered, anchors=_anchors(url), **settings) as runtime,
                 _driven(runtime, driver, temporal, lease_s=lease_s, grace_s=grace_s) as drives,
             ):
-                app = await _app(runtime, drives)
+                app = await _app(runtime, drives, host)
                 from tollhouse.api.server import serving
 
                 async with serving(app, host, port, grace_s=grace_s) as address:
@@ -154,12 +154,16 @@ def _require_server() -> None:
 # -- what is served ------------------------------------------------------------------------------------------------
 
 
-async def _app(runtime: Runtime, driver: Any) -> FastAPI:
+async def _app(runtime: Runtime, driver: Any, host: str) -> FastAPI:
+    """The API; without keys it answers to the names of loopback, and to the one that it was told to listen at."""
     from tollhouse.api.app import create_app
     from tollhouse.api.auth import access_of
+    from tollhouse.api.guard import LOOPBACK
 
+    access = await access_of(runtime.house)
+    hosts = {*LOOPBACK, host} if access.open else None
     probes = {} if driver is None else {"driver": driver.is_well}
-    return create_app(runtime.house, runs=runtime.runs, access=await access_of(runtime.house), probes=probes)
+    return create_app(runtime.house, runs=runtime.runs, access=access, hosts=hosts, probes=probes)
 
 
 def _anchors(url: str) -> Anchors:

@@ -158,6 +158,19 @@ async def test_run_shows_where_it_stands(serve_runs: ServeRuns, shop: Shop) -> N
     problem(await client.get("/v1/runs/run_none/calls"), 404, "unknown_run")
 
 
+async def test_calls_of_a_run_are_counted_whole_or_not_at_all(
+    serve_runs: ServeRuns, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with more calls than one request counts shows no number, since it would be a wrong one."""
+    served = await serve_runs(Says([("balance", {"account_id": name}) for name in "abc"], "Done."), *shop.tools)
+    client = await served.client()
+    run_id = await served.started(client)
+    await served.until(run_id, RunState.SUCCEEDED)
+    for most, counted in ((3, {"succeeded": 3}), (2, None)):
+        monkeypatch.setattr("tollhouse.api.runs.CALLS_COUNTED_MOST", most)
+        assert (await client.get(f"/v1/runs/{run_id}")).json()["calls"] == counted
+
+
 @on_both_stores
 async def test_runs_are_listed_page_by_page_and_by_what_they_are(serve_runs: ServeRuns) -> None:
     """Newest first; a cursor is of one list with its filters."""

@@ -75,6 +75,30 @@ async def test_ended_run_tells_a_reader_who_has_everything_not_to_come_back(serv
     assert response.status_code == 204
 
 
+async def test_ended_run_that_is_not_tidied_still_has_something_to_tell(
+    serve_runs: ServeRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has its end and comes back before the last note about it is written gets that note."""
+    served = await serve_runs(Says([("ask_person", {"question": "Sure?"})]))
+    client = await served.client()
+    run_id = await served.started(client)
+    await served.asks(run_id, f"{run_id}:1.1")
+    tidy, may_tidy = served.runs._ending.tidy, asyncio.Event()
+
+    async def late(*given: Any) -> Any:
+        await may_tidy.wait()
+        return await tidy(*given)
+
+    monkeypatch.setattr(served.runs._ending, "tidy", late)
+    cancelling = asyncio.create_task(served.runs.cancel(run_id, by="ada"))
+    await served.until(run_id, RunState.CANCELLED)
+    head = (await served.runs.get(run_id)).record.head_seq
+    async with following(client, run_id, after=head) as events, asyncio.timeout(10):
+        may_tidy.set()
+        assert [event["event"] async for event in events] == ["run_tidied"]
+    await cancelling
+
+
 # case C74
 @pytest.mark.parametrize("place", ["{other}/1", "999", "-1", "one", "1/2", "{run}/999"])
 async def test_place_that_is_not_in_this_run_is_refused(serve_runs: ServeRuns, place: str) -> None:
