@@ -11,6 +11,7 @@ from tollhouse import Accepted, Answer, CallContext, destructive, did_not_happen
 from tollhouse.errors import CallConflict, NotAllowed, NotEntitled, RunNotAllowed, UnknownQuestion
 from tollhouse.models.port import ModelRequest
 from tollhouse.runs.agents import AgentApproval
+from tollhouse.runs.view import run_as_json
 
 TOOLS = ("credit", "letter", "balance")
 CREDIT = ("credit", {"account": "a1", "cents": 5})
@@ -126,7 +127,8 @@ async def test_question_is_seen_and_answered_while_a_sibling_runs(open_stage: Op
         while not (seen := await stage.runs.get(run.id)).waiting:
             await moves.get()
     assert seen.state == "running"
-    await stage.runs.answer(run.id, seen.waiting[0].id, "five", by="bob")
+    answered = await stage.runs.answer(run.id, seen.waiting[0].id, "five", by="bob")
+    assert (answered.waiting, run_as_json(answered)["waiting"]) == ((), [])
     go_on.set()
     await driving
     run = await stage.runs.get(run.id)

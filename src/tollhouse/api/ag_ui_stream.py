@@ -80,7 +80,7 @@ async def _asked_still(request: Request, record: RunRecord, line: Line) -> Asked
     calls, now = await _held(request, line), await runs_of(request).get(record.id)
     if line.event.kind == RunEvent.LIMIT_REACHED:  # whatever is written after it ends the question
         return Asked({}, is_open=now.record.head_seq == line.event.seq)
-    answerable = {each.id for each in now.waiting} - set(now.body.answers or ())
+    answerable = {each.id for each in now.waiting}
     asked = {each["id"] for each in line.facts.get("waiting", ()) if each["kind"] in ASKED}
     is_held = all(call.state is State.HELD for call in calls)
     is_open = asked <= answerable and is_held and now.state is not RunState.LIMIT_REACHED

@@ -351,7 +351,6 @@ async def _paused(runs: Runs, before: tuple[int, str] | None) -> list[RunView]:
 
 def _questions(view: RunView) -> list[dict[str, Any]]:
     waiting = run_as_json(view)["waiting"]
-    answered = view.body.answers or {}
     about = {
         "run_id": view.id,
         "agent": view.agent,
@@ -361,5 +360,5 @@ def _questions(view: RunView) -> list[dict[str, Any]]:
     return [
         {"id": each["id"], **about, "text": each["text"], "since": each["since"], "until": each["until"]}
         for each in waiting
-        if each["kind"] == "answer" and each["id"] not in answered
+        if each["kind"] == "answer"
     ]

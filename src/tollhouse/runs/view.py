@@ -54,7 +54,9 @@ class RunView:
 
     @property
     def waiting(self) -> tuple[Waiting, ...]:
-        return self.body.waiting
+        """What it waits for, without the questions that were answered and not taken up yet."""
+        answered = self.body.answers or {}
+        return tuple(each for each in self.body.waiting if each.id not in answered)
 
     @property
     def reason(self) -> Mapping[str, Any] | None:
