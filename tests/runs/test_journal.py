@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,10 @@ from tests.support.runs import OpenStage, agent, calls
 from tollhouse import read, tool
 from tollhouse.ledger.change import Draft
 from tollhouse.ledger.events import GENESIS, seal
+from tollhouse.ledger.run_record import RunRecord
 from tollhouse.models.port import Ask, ModelReply, ModelRequest
+from tollhouse.runs.agents import Limits
+from tollhouse.runs.body import Body, Spent, Waiting, body_of
 from tollhouse.runs.journal import INLINE_CHARACTERS_MOST, _with_bodies, facts_of
 from tollhouse.runs.reader import RunReader
 
@@ -84,3 +89,14 @@ async def test_facts_come_back_as_they_were(facts: dict[str, Any]) -> None:
     drafts, blobs = _with_bodies([Draft("model_answered", facts)])
     (event,) = seal("run:r", 0, GENESIS, drafts, 1, "w")
     assert await facts_of(Bodies(blobs), "t", event) == facts  # type: ignore[arg-type]
+
+
+def test_row_of_a_later_release_is_read() -> None:
+    """A process of this release that meets a row of the next one passes over what it does not know, at any depth."""
+    kept = json.loads(Body(waiting=(Waiting("time", "k", 1),)).text)
+    for part in (kept, kept["limits"], kept["spent"], kept["waiting"][0]):
+        part["tomorrow"] = {"any": "thing"}
+    kept["by_children"] = {**kept["spent"], "input_tokens": 3}
+    body = body_of(cast(RunRecord, SimpleNamespace(body=json.dumps(kept))))
+    assert (body.limits, body.spent, body.waiting) == (Limits(), Spent(), (Waiting("time", "k", 1),))
+    assert body.by_children == Spent(input_tokens=3)

@@ -145,21 +145,26 @@ class Body:
 
 
 def body_of(record: RunRecord) -> Body:
-    """The body that :attr:`Body.text` wrote. Fields that a later release added are passed over."""
+    """The body that :attr:`Body.text` wrote. Fields that a later release added are passed over, at any depth."""
     kept = json.loads(record.body)
-    known = {f.name for f in fields(Body)} - {"limits", "spent", "by_children", "waiting"}
+    plain = _known(Body, kept).keys() - {"limits", "spent", "by_children", "waiting"}
     return Body(
         limits=limits_of(kept.get("limits", {})),
         spent=spent_of(kept.get("spent", {})),
         by_children=spent_of(kept.get("by_children", {})),
-        waiting=tuple(Waiting(**each) for each in kept.get("waiting", ())),
-        **{name: value for name, value in kept.items() if name in known},
+        waiting=tuple(Waiting(**_known(Waiting, each)) for each in kept.get("waiting", ())),
+        **{name: kept[name] for name in plain},
     )
+
+
+def _known(kind: type[Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """What this release knows of it."""
+    return {f.name: kept[f.name] for f in fields(kind) if f.name in kept}
 
 
 def limits_of(kept: Mapping[str, Any]) -> Limits:
     """Limits from their JSON."""
-    given = dict(kept)
+    given = _known(Limits, kept)
     if given.get("cost") is not None:
         given["cost"] = Decimal(str(given["cost"]))
     return Limits(**given)
@@ -179,7 +184,7 @@ def spent_as_json(spent: Spent) -> dict[str, Any]:
 
 def spent_of(kept: Mapping[str, Any]) -> Spent:
     """What was spent, from its JSON."""
-    return Spent(**{**kept, "cost": Decimal(kept.get("cost", "0"))})
+    return Spent(**{**_known(Spent, kept), "cost": Decimal(kept.get("cost", "0"))})
 
 
 def spending_as_json(body: Body) -> dict[str, Any]:
