@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ def test_proof_of_a_call_is_written_and_passes(run: Run, filled: Shop, tmp_path:
     done = run("proof", "verify", str(file), "--key", str(public), "--anchors", shown.json["anchors"])
     assert (done.exit_code, done.stdout.splitlines()[0]) == (0, "pass: call order-1"), done
     assert "Note" not in done.stdout
+
+
+def test_command_that_is_offered_verifies_the_file(run: Run, filled: Shop, tmp_path: Path) -> None:
+    """Whatever the file is called."""
+    filled.credit("order-1", "ok")
+    made = run("calls", "proof", "order-1", "-o", str(tmp_path / "the proof.json"), *filled.at)
+    _, *words = shlex.split(made.stdout.splitlines()[-1])
+    assert run(*words).exit_code == 0
 
 
 def test_proof_on_stdout_is_the_bundle(run: Run, filled: Shop, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.cli import shop
 from tests.cli.conftest import Ran, Run
+from tollhouse.cli.next_steps import Place
 from tollhouse.cli.run_story import TELLERS, tell_event
 from tollhouse.runs.states import RunEvent
 
@@ -95,6 +97,20 @@ def test_driven_run_is_told_as_it_happens(desk: Desk) -> None:
     words = ["started", "model", "asks", "result", "succeeded"]
     places = [told.stdout.index(f" {word} ") for word in words]
     assert places == sorted(places)
+
+
+def test_command_that_is_offered_leads_to_the_run(desk: Desk, run: Run) -> None:
+    """Wherever the ledger was named, and with what a shell would take apart."""
+    told = desk.do("start", "credit", "go", "--by", "ada", "--tenant", "a-tenant").stdout.splitlines()[-1]
+    program, *words = shlex.split(told)
+    assert (program, words[:2]) == ("tollhouse", ["runs", "watch"])
+    assert run("runs", "show", *words[2:], "--json").json["state"] == "queued"
+
+
+def test_url_with_a_password_is_never_offered() -> None:
+    """It is named by its variable, which the shell must be left to read."""
+    place = Place("postgresql://ada:secret@db/ledger", "a tenant")
+    assert place.tail == " --store $TOLLHOUSE_STORE --tenant 'a tenant'"
 
 
 def test_same_key_starts_nothing(desk: Desk) -> None:

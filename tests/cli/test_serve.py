@@ -107,7 +107,8 @@ def test_serve_in_an_empty_folder_needs_nothing_and_says_where_to_look(tmp_path:
         assert lines[0].startswith("Tollhouse serves at http://127.0.0.1:")
         url = lines[0].split()[3]
         shown = "\n".join(lines)
-        for words in ("sqlite:///tollhouse.db", "no tollhouse.yaml", "tollhouse runs list", f"curl {url}/v1/runs"):
+        listing = "tollhouse runs list --store sqlite:///tollhouse.db\n"
+        for words in ("sqlite:///tollhouse.db", "no tollhouse.yaml", listing, f"curl {url}/v1/runs"):
             assert words in shown
         run = ended(url)
         assert (run["agent"], run["state"]) == ("refunds", "succeeded")

@@ -53,6 +53,11 @@ class Place(NamedTuple):
             named += ["--tenant", self.tenant]
         return named
 
+    @property
+    def tail(self) -> str:
+        """The same as a shell reads it, to stand after a command."""
+        return "".join(f" {word if word == f'${STORE_ENV}' else shlex.quote(word)}" for word in self.options)
+
 
 def place_of(store: str | None, tenant: str, file: str | None) -> Place:
     """The place that the options of a command named."""
@@ -100,8 +105,8 @@ class _Commands:
         return self.with_tools("compensate", "--reason", _WHY, *named)
 
     def _written(self, verb: str, *options: str) -> str:
-        words = ["tollhouse", "calls", verb, self._record.key, *options, *self._place.options]
-        return " ".join(word if word.startswith(f"${STORE_ENV}") else shlex.quote(word) for word in words)
+        words = ["tollhouse", "calls", verb, self._record.key, *options]
+        return shlex.join(words) + self._place.tail
 
 
 def _passes(step: Callable[[], object]) -> bool:

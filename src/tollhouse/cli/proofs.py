@@ -6,6 +6,7 @@ Making one reads a ledger and signs with the key beside it; verifying one needs 
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -182,7 +183,7 @@ def _make(prove: Prove, named: tuple[str | None, str | None], output: Path | Non
         screen.document({"file": str(output), **bundle["contents"]["about"]})
     else:
         screen.line(f"Wrote {output}. Verify it anywhere:")
-        screen.command(f"tollhouse proof verify {output}")
+        screen.command(f"tollhouse proof verify {shlex.quote(str(output))}")
     return OK
 
 

@@ -12,6 +12,7 @@ import typer
 
 from tollhouse.cli.failures import FAILED, OK, UsageMistake
 from tollhouse.cli.ledger import run
+from tollhouse.cli.next_steps import place_of
 from tollhouse.cli.options import By, File, Json, OptionalReason, Store, Tenant, decider
 from tollhouse.cli.run_access import deciding_runs, lines_of, reading_runs
 from tollhouse.cli.run_options import AgentVersion, RunId, StartKey
@@ -276,7 +277,7 @@ def _decided(
         before = " It was started before: nothing was started now." if found.started_before else ""
         screen.line(said.format(id=found.id, agent=found.agent, attempt=found.record.attempt_no) + before)
         if not found.record.finished:
-            screen.command(f"tollhouse runs watch {found.id}")
+            screen.command(f"tollhouse runs watch {found.id}{place_of(store, tenant, file).tail}")
     return 0 if ended or not found.record.finished else exit_code_of(found)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -55,7 +54,7 @@ def _row(run: RunView) -> list[tuple[str, str | None]]:
     spent = run.spent
     return [
         (run.id, None),
-        (run.state.value, RUN_STYLES.get(run.state, "cyan")),
+        (run.state.value + (" (purged)" if run.purged_at_us else ""), RUN_STYLES.get(run.state, "cyan")),
         (run.agent, None),
         (str(moment(run.record.created_at_us))[:19], "dim"),
         (str(spent.turns), None),
@@ -83,6 +82,7 @@ def show_run(screen: Screen, run: RunView, lines: Sequence[Line], place: Place) 
         *([("of children", used(by_children))] if by_children != Spent() else []),
         ("limits", ", ".join(f"{name} {value}" for name, value in _limits(run).items())),
     ]
+    rows += [("purged", f"messages, results and output, {moment(run.purged_at_us)}")] if run.purged_at_us else []
     rows += [("thread", record.thread)] if record.thread else []
     rows += [("reruns", record.source_run_id)] if record.source_run_id else []
     rows += [("parent", record.parent_run_id)] if record.parent_run_id else []
@@ -132,8 +132,7 @@ def show_rehearsal(screen: Screen, played: Rehearsal) -> None:
 
 def next_steps(run: RunView, place: Place) -> Iterator[tuple[str, str]]:
     """What a person can do about the run as it stands, with the exact commands."""
-    options = " ".join(map(shlex.quote, place.options))
-    tail = f" {options}" if options else ""
+    tail = place.tail
     for each in run.waiting:
         if each.kind == "answer":
             yield (
@@ -147,6 +146,8 @@ def next_steps(run: RunView, place: Place) -> Iterator[tuple[str, str]]:
     if run.state is RunState.LIMIT_REACHED:
         limit = str((run.reason or {}).get("code", "")).removeprefix("limit_")
         yield "Let it go on:", f"tollhouse runs limits {run.id} --set {limit}=N --by {SOMEBODY}{tail}"
+    if run.purged_at_us is not None:
+        return
     if run.record.finished:
         yield "Run it again:", f"tollhouse runs rerun {run.id} --by {SOMEBODY}{tail}"
     else:

@@ -21,6 +21,7 @@ import typer
 from tollhouse.cli.failures import OK, UsageMistake
 from tollhouse.cli.loading import load_tools
 from tollhouse.cli.logs import LOGGER, logging_to_stderr
+from tollhouse.cli.next_steps import Place
 from tollhouse.cli.options import DEFAULT_FILE, File, Json, Store, Tenant, Tools, Volatile, named_tools
 from tollhouse.cli.runtime import Runtime, opened
 from tollhouse.cli.screen import Screen
@@ -94,6 +95,8 @@ def serve(
         sample = not named
         found = _without_file(sample)
     url = store or found.file.store or DEFAULT_STORE
+    named_by_file = store is None and found.file.store is not None
+    place = Place(None if named_by_file else url, tenant, None if sample else str(found.file.path))
     settings = {"tenant": tenant, "lease_s": lease_s, "grace_s": grace_s, "volatile": volatile}
 
     async def work() -> int:
@@ -109,7 +112,7 @@ def serve(
                 async with serving(app, host, port, grace_s=grace_s) as address:
                     if sample:
                         await _start_sample(runtime)
-                    _ready(screen, runtime, url, address, sample, began_s)
+                    _ready(screen, runtime, place, url, address, sample, began_s)
                     with seldom_collected():
                         await _stopped()
         return OK
@@ -226,7 +229,9 @@ async def _start_sample(runtime: Runtime) -> None:
 # -- telling -------------------------------------------------------------------------------------------------------
 
 
-def _ready(screen: Screen, runtime: Runtime, url: str, address: str, sample: bool, began_s: float) -> None:
+def _ready(
+    screen: Screen, runtime: Runtime, place: Place, url: str, address: str, sample: bool, began_s: float
+) -> None:
     took_s = time.monotonic() - began_s
     facts = {
         "event": "serve_ready",
@@ -242,11 +247,11 @@ def _ready(screen: Screen, runtime: Runtime, url: str, address: str, sample: boo
     if screen.as_json:
         screen.document(facts, indent=None)
     else:
-        _say(screen, facts)
+        _say(screen, facts, place.tail)
     screen.flush()
 
 
-def _say(screen: Screen, facts: dict[str, Any]) -> None:
+def _say(screen: Screen, facts: dict[str, Any], here: str) -> None:
     agents, store = facts["agents"], facts["store"]
     screen.line(f"Tollhouse serves at {facts['url']} (ready after {facts['took_s']:.1f} s)", "bold")
     has = (
@@ -259,7 +264,6 @@ def _say(screen: Screen, facts: dict[str, Any]) -> None:
         screen.line("There is no tollhouse.yaml here, so this is the sample: scripted models, and a real billing")
         screen.line("service in a process of its own. It has just been asked for a refund.")
     screen.heading("Where to look")
-    here = "" if os.environ.get("TOLLHOUSE_STORE") == store else f" --store {store}"
     screen.command(f"tollhouse runs list{here}")
     screen.command(f"tollhouse calls list{here}")
     screen.command(f"curl {facts['url']}/v1/runs")
