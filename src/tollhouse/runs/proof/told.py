@@ -13,7 +13,6 @@ from typing import Any
 from tollhouse.ledger.events import Event
 from tollhouse.ledger.rows import record_of
 from tollhouse.ledger.writes import call_stream
-from tollhouse.runs.agents import AGENT
 from tollhouse.runs.calls import agent_tool_name
 from tollhouse.runs.proof.records import Contents
 from tollhouse.runs.proof.state import events_of
@@ -68,7 +67,8 @@ def _states_of(stream: dict[str, Any] | None) -> set[str] | None:
 def _check_children(contents: Contents, found: Findings) -> None:
     """Every run that a call to another agent started is listed."""
     there = {child["id"] for child in contents["children"]}
-    agents = [json.loads(each["body"]) for each in contents["definitions"] if each["kind"] == AGENT]
+    versions = {run["agent_version"] for run in contents["runs"]}
+    agents = [json.loads(each["body"]) for each in contents["definitions"] if each["digest"] in versions]
     tools = {agent_tool_name(name) for agent in agents for name in agent.get("agents", ())}
     for record in map(record_of, contents["calls"]):
         for child in [attempt.reference for attempt in record.attempts if record.tool in tools]:
