@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ag_ui.core import BaseEvent
 from starlette.requests import Request
 
 from tollhouse.api.ag_ui import ASKED, NOTHING_ASKED, Asked, Projection, encoded
-from tollhouse.api.feeds import Line, line_of
+from tollhouse.api.feeds import Line, line_of, patiently
 from tollhouse.api.route import house_of
 from tollhouse.api.streams import Emit, feeds_of, rest, runs_of
 from tollhouse.ledger.record import CallRecord, State
@@ -27,11 +28,11 @@ async def follow(request: Request, record: RunRecord, place: int, emit: Emit) ->
 async def fold(request: Request, record: RunRecord, projection: Projection, place: int) -> None:
     """Bring a projection to a place without sending anything."""
     runs, after = runs_of(request), 0
-    while after < place and (events := await runs.events(record.id, after)):
+    while after < place and (events := await patiently(partial(runs.events, record.id, after))):
         for event in events:
             if event.seq <= place:
-                line = await line_of(runs, event)
-                projection.take(line, await _asked(request, line))
+                line = await patiently(partial(line_of, runs, event))
+                projection.take(line, await patiently(partial(_asked, request, line)))
         after = events[-1].seq
 
 
@@ -49,7 +50,8 @@ async def stream(
             while lines := await feed.lines(place):
                 for line in lines:
                     place = line.event.seq
-                    asked = await _asked(request, line) if numbered else await _asked_still(request, record, line)
+                    ask = partial(_asked, request) if numbered else partial(_asked_still, request, record)
+                    asked = await patiently(partial(ask, line))
                     await _send(projection.take(line, asked), emit, place if numbered else None)
                     if not numbered and projection.run_id is None:
                         return

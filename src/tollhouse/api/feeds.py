@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tollhouse.api.json_text import write_json
 from tollhouse.errors import StoreUnavailable, TollhouseError
@@ -21,6 +21,8 @@ from tollhouse.ledger.run_record import RunRecord
 from tollhouse.runs.live import Live, Moved, Text
 from tollhouse.runs.service import Runs
 from tollhouse.runs.states import FINISHED, RunEvent
+
+T = TypeVar("T")
 
 log = logging.getLogger("tollhouse.api")
 
@@ -65,6 +67,15 @@ async def line_of(runs: Runs, event: Event) -> Line:
     shown = {"seq": event.seq, "at": moment(event.at_us), "kind": event.kind, "facts": told}
     head = f"id: {event.seq}\nevent: {event.kind}\ndata: ".encode()
     return Line(event, facts, head + write_json(shown) + b"\n\n")
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What the store says, however long it is away."""
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable:
+            await asyncio.sleep(AWAY_S)
 
 
 class Joined(NamedTuple):
@@ -112,11 +123,7 @@ class Feed:
         if after >= self._first - 1:
             at = after - self._first + 1
             return self._lines[at : at + PAGE]
-        while True:
-            try:
-                return await self._older(after)
-            except StoreUnavailable:
-                await asyncio.sleep(AWAY_S)
+        return await patiently(lambda: self._older(after))
 
     async def _older(self, after: int) -> list[Line]:
         """What nobody remembers here, as far as the store gives it out at a time. Raises where it gives nothing."""

@@ -21,6 +21,7 @@ from tests.api.runs.conftest import ServeRuns, on_both_stores
 from tests.api.runs.scenes import RunServed, Says, events_of, following
 from tests.api.shop import Shop
 from tests.support.aimock import NODE
+from tollhouse.errors import StoreUnavailable
 from tollhouse.models.port import UserMessage
 from tollhouse.runs.agents import Agent, Limits
 from tollhouse.runs.states import RunState
@@ -514,3 +515,33 @@ async def test_long_answer_is_known_when_it_comes_again(serve_runs: ServeRuns) -
     answer = resumed("t", **{asked["id"]: {"status": "resolved", "payload": "that one " * 10_000}})
     for _ in range(2):
         assert (await posted(client, answer))[-1]["outcome"] == {"type": "success"}
+
+
+async def test_store_that_is_away_for_a_moment_cuts_no_answer_off(
+    serve_runs: ServeRuns, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an answer is made of is asked for again until the store gives it out, as the journal is."""
+    monkeypatch.setattr("tollhouse.api.feeds.AWAY_S", 0.01)
+    served = await serve_runs(Says([("delete", {"path": "/a"})], "Done."), *shop.tools)
+    client = await served.client()
+    for name in ("get", "events", "facts"):
+        monkeypatch.setattr(served.runs, name, away_at_first(getattr(served.runs, name)))
+    (asked,) = interrupts(await posted(client, body("t", "r1", "Delete it."))).values()
+    for name in ("events", "facts"):
+        monkeypatch.setattr(served.runs, name, away_at_first(getattr(served.runs, name)))
+    run_id = asked["id"].partition(":")[0]
+    async with following(client, run_id, after=4, format="ag-ui") as events, asyncio.timeout(10):
+        await served.runs.cancel(run_id, by="ada")
+        assert [event.data async for event in events][-1]["outcome"] == {"type": "cancelled"}
+
+
+def away_at_first(ask: Any) -> Any:
+    """The same question of a store, of which the first asker hears that it is away."""
+    away = iter([StoreUnavailable("The store is away.")])
+
+    async def asked(*given: Any) -> Any:
+        for error in away:
+            raise error
+        return await ask(*given)
+
+    return asked
