@@ -7,6 +7,7 @@ import re
 import sqlite3
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.api.conftest import Serve, Served, called, problem
@@ -231,6 +232,25 @@ async def test_keys_are_asked_for_as_soon_as_there_is_one_at_start(open_house: O
     await ring.revoke(key.id)
     assert isinstance(await access_of(house), KeyAccess)
     assert await ring.revoke(key.id) == await ring.get(key.id), "a second revocation changes nothing"
+
+
+async def test_first_key_closes_a_server_that_runs(
+    open_house: OpenHouse, shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever makes a key is safe with it, whichever servers were open; the document of the API says so, too."""
+    monkeypatch.setattr(auth, "REREAD_S", 0.0)
+    house = await open_house(*shop.tools)
+    app = create_app(house, access=await access_of(house))
+    async with serving(app, port=0) as url, httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        assert (await client.get("/v1/calls")).status_code == 200
+        assert "securitySchemes" not in (await client.get("/openapi.json")).json()["components"]
+        _, token = await KeyRing(house.store, house.tenant).create("ada", [Scope.CALLS_READ])
+        problem(await client.get("/v1/calls"), 401, "not_authenticated")
+        mine = {"Authorization": f"Bearer {token}"}
+        assert (await client.get("/v1/calls", headers=mine)).status_code == 200
+        problem(await client.post("/v1/calls/none/cancel", headers=mine), 403, "not_authorized")
+        assert "securitySchemes" in (await client.get("/openapi.json")).json()["components"]
+    assert "access_closed" in caplog.text
 
 
 async def test_server_with_keys_may_serve_everywhere(serve: Serve, open_house: OpenHouse, shop: Shop) -> None:

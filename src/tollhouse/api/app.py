@@ -37,15 +37,17 @@ class API(FastAPI):
     """
 
     guard: dict[str, Any]
+    _described_open: bool | None = None
 
     def build_middleware_stack(self) -> ASGIApp:
         """The guard outermost, so that it sees errors of every layer."""
         return Guard(DirectLane(super().build_middleware_stack(), self), **self.guard)
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document, made once."""
-        if self.openapi_schema is None:
-            self.openapi_schema = openapi.document(self)
+        """The OpenAPI document, made once, and once more when keys begin to be asked for."""
+        is_open = self.state.access.open
+        if self.openapi_schema is None or self._described_open != is_open:
+            self.openapi_schema, self._described_open = openapi.document(self), is_open
         return self.openapi_schema
 
 

@@ -7,6 +7,7 @@ never what a body says.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from typing import NamedTuple, Protocol
 
@@ -17,8 +18,10 @@ from tollhouse.house import Tollhouse
 from tollhouse.house.access import KeyRing, Scope, check_current, opens, parts_of
 from tollhouse.ledger.run_record import AccessKey
 
+log = logging.getLogger("tollhouse.api")
+
 REREAD_S = 2.0
-"""How long a key is remembered: a revocation takes effect within this time in every process."""
+"""How long a key, or that there is none, is remembered: a revocation and the first key take effect within this time."""
 
 REMEMBERED_MOST = 1000
 
@@ -90,10 +93,35 @@ class KeyAccess:
         return key
 
 
+class OpenUntilKeys(OpenAccess):
+    """Open while this tenant never had a key. The first one closes it within :data:`REREAD_S`, in every process."""
+
+    def __init__(self, house: Tollhouse) -> None:
+        super().__init__(house.principal)
+        self._keys, self._with_key = KeyRing(house.store, house.tenant), KeyAccess(house)
+        self._local_us = house._core.local_us
+        self._looked_us = self._local_us()
+
+    async def caller(self, headers: Headers) -> Caller:
+        """Everybody; once there is a key, whoever shows one."""
+        if self.open:
+            await self._look()
+        return await (super().caller(headers) if self.open else self._with_key.caller(headers))
+
+    async def _look(self) -> None:
+        now_us = self._local_us()
+        if now_us - self._looked_us < REREAD_S * 1_000_000:
+            return
+        self.open = not await self._keys.list()
+        self._looked_us = now_us
+        if not self.open:
+            log.warning("access_closed: a key was made, so every caller has to show one from now on")
+
+
 async def access_of(house: Tollhouse) -> Access:
-    """Keys, where this tenant ever had any; otherwise open. Keys that ended do not open a server again."""
+    """Keys, where this tenant ever had any; otherwise open until then. Keys that ended do not open a server again."""
     keys = await KeyRing(house.store, house.tenant).list()
-    return KeyAccess(house) if keys else OpenAccess(house.principal)
+    return KeyAccess(house) if keys else OpenUntilKeys(house)
 
 
 def _shown(headers: Headers) -> tuple[str, str]:
