@@ -13,7 +13,7 @@ from tollhouse import CallContext, external, read, tool, write
 from tollhouse.errors import RunNotAllowed, StoreUnavailable
 from tollhouse.ledger.record import replace
 from tollhouse.ledger.run_record import RunWrite
-from tollhouse.models.port import ModelRequest
+from tollhouse.models.port import ModelFailed, ModelRequest
 from tollhouse.operations.purge import purge
 from tollhouse.runs import advance as advance_module
 from tollhouse.runs import journal
@@ -341,6 +341,37 @@ async def test_run_that_is_owned_but_in_nobody_s_hand_is_taken_up(
     monkeypatch.setattr(advance_module, "read", fails_once)
     run = await stage.settled(run.id)
     assert (run.state, len(bank.credits), len(failed)) == ("succeeded", 1, 1)
+
+
+@driven_only
+async def test_run_that_left_its_hand_while_a_round_looked_asks_nothing_again(
+    open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a round saw as this process's own may have ended its step before the round is over: nothing is made twice."""
+    go_on = asyncio.Event()
+
+    async def away(_request: ModelRequest) -> Any:
+        await go_on.wait()
+        raise ModelFailed("model_server_error", "It answered 503.", transient=True)
+
+    stage = await open_stage(agents=[agent()], clerk=away)
+    driver = LocalDriver(stage.runs)
+    run = await stage.runs.start("clerk", "go", by="ada")
+    assert await driver.round() == 1
+    runs_to_take = stage.runs.store.runs_to_take
+
+    async def later(*given: Any, **more: Any) -> Any:
+        go_on.set()
+        await asyncio.gather(*driver._hands.tasks)
+        return await runs_to_take(*given, **more)
+
+    while (await stage.runs.get(run.id)).record.owner is None:
+        await asyncio.sleep(0)
+    monkeypatch.setattr(stage.runs.store, "runs_to_take", later)
+    await driver.round()
+    await asyncio.gather(*driver._hands.tasks)
+    assert (await stage.runs.get(run.id)).state == "awaiting_time"
+    assert len(stage.model.requests) == 1
 
 
 @driven_only

@@ -100,8 +100,14 @@ class Drive:
 
     @classmethod
     async def resume(cls, shared: Shared, record: RunRecord, agent: Agent) -> Drive:
-        """Go on with a run that this process claimed before and let go of."""
-        return cls(shared, record, agent, await read(shared.store, record))
+        """Go on with a run that this process claimed before and let go of.
+
+        Raises :class:`Lost` where it was in hand still when it was read, and came to its end or its wait since.
+        """
+        drive = cls(shared, record, agent, Journal(record))
+        await drive._look()
+        drive._journal = await read(shared.store, drive.record)
+        return drive
 
     async def step(self) -> Step:
         """Make the next step, durable on return. Raises :class:`Lost`, or what the store raises when it is away."""
