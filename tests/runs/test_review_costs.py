@@ -59,6 +59,7 @@ def away_at(stage: Stage, monkeypatch: pytest.MonkeyPatch, *kinds: str) -> Calla
 
 
 @driven_only
+@on_sqlite
 @pytest.mark.parametrize("verdicts", [("ok",), (failed(), "ok")], ids=["answered", "failed first"])
 async def test_verdict_that_could_not_be_recorded_at_once_is_not_asked_for_again(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch, verdicts: tuple[Any, ...]
@@ -94,6 +95,7 @@ async def test_failure_that_could_not_be_recorded_at_once_is_billed(
 
 
 @driven_only
+@on_sqlite
 async def test_only_failures_in_a_row_end_a_run(open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer of the verifier ends a row of failures, and what was waited for is over."""
     seen: list[Any] = []

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from tests.support.houses import until
-from tests.support.runs import Bank, OpenStage, agent, calls, driven_only
+from tests.support.runs import Bank, OpenStage, agent, calls, driven_only, on_sqlite
 from tollhouse import did_not_happen, external, tool, write
-from tollhouse.runs.agents import AgentApproval
+from tollhouse.models.port import ModelFailed, ModelRequest
+from tollhouse.runs.agents import AgentApproval, Verifier
 
 CREDIT = ("credit", {"account": "a1", "cents": 5})
 
@@ -66,3 +68,30 @@ async def test_call_that_the_model_heard_a_no_of_is_not_sent_later(open_stage: O
     assert (await stage.house.get(key)).state == "refused"
     await stage.house.services.round()
     assert bank.credits == []
+
+
+@driven_only
+@on_sqlite
+@pytest.mark.parametrize("who", ["clerk", "judge"])
+async def test_wake_does_not_end_the_wait_for_a_provider(open_stage: OpenStage, who: str) -> None:
+    """What moves meanwhile is no reason to ask a provider that wants to be left alone, nor one more failure."""
+    asked: list[str] = []
+
+    def busy(request: ModelRequest) -> str:
+        asked.append(request.key)
+        if len(asked) == 1:
+            raise ModelFailed("model_rate_limited", "slow down", transient=True, retry_after_s=600.0)
+        return '{"pass": true}'
+
+    scripts: dict[str, Any] = {"clerk": "five", "judge": ['{"pass": true}'], who: busy}
+    scripts["clerk"] = ["five"] if who == "judge" else busy
+    agents = [agent(verifier=Verifier("scripted:judge", "Look."))]
+    stage = await open_stage(agents=agents, **scripts)
+    run = await stage.run()
+    due_at_us = run.record.due_at_us
+    for _ in range(10):
+        await stage.runs.store.wake(stage.runs.tenant, run.id)
+        run = await stage.settled(run.id)
+    assert (run.state, run.record.due_at_us, len(asked)) == ("awaiting_time", due_at_us, 1)
+    await stage.after(601)
+    assert (await stage.runs.get(run.id)).state == "succeeded"

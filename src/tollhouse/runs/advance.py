@@ -18,7 +18,7 @@ from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import replace
 from tollhouse.ledger.run_record import RunRecord, run_stream
 from tollhouse.models.port import Ask, Model, ModelFailed, ModelReply, ModelRequest, OnText, ToolSpec
-from tollhouse.runs import builtin, steps
+from tollhouse.runs import builtin, reached, steps
 from tollhouse.runs.agents import Agent
 from tollhouse.runs.body import Body, Waiting, body_of
 from tollhouse.runs.calls import Calls, agent_tool_name, is_fatal
@@ -182,8 +182,10 @@ class Drive:
     async def _ask(self) -> None:
         turn = self._journal.turn + 1
         key = f"{self.record.id}:{turn}"
-        if not self._is_made(key) and (reached := self._limit_before_asking()) is not None:
-            await self._stop_at(*reached)
+        if not self._is_made(key) and (limit := reached.before_asking(self.record, self._shared.now_us())) is not None:
+            await self._stop_at(*limit)
+            return
+        if await self._is_left_alone(turn):
             return
         try:
             reply = await self._once(key, lambda: self._reply(turn))
@@ -195,6 +197,16 @@ class Drive:
     async def _reply(self, turn: int) -> ModelReply:
         teller = self._teller(turn) if self._shared.bus.is_heard(self.record.id) else None
         return in_characters(await self._shared.model.ask(self._request(turn), teller))
+
+    async def _is_left_alone(self, turn: int) -> bool:
+        """Wait on where a model that failed is not to be asked yet: something else may have woken the run."""
+        until_us = self._shared.now_us() + steps.AHEAD_US
+        waits = tuple(
+            w for w in self._body.waiting if w.id == f"{self.record.id}:{turn}" and (w.until_us or 0) > until_us
+        )
+        if waits:
+            await self._pause(waits)
+        return bool(waits)
 
     def _is_made(self, key: str) -> bool:
         """Whether the request of that key was made, and only its record is missing."""
@@ -260,50 +272,17 @@ class Drive:
             pause_s = min(MODEL_PAUSE_MOST_S, MODEL_PAUSE_FIRST_S * 2**failures) * random.uniform(0.75, 1.25)
             asked_s = min(failure.retry_after_s or 0.0, RETRY_AFTER_MOST_S)
             again_at_us = self._shared.now_us() + round(max(pause_s, asked_s) * _US)
-            again_at_us = min(again_at_us, self._latest_us or again_at_us)
+            again_at_us = min(again_at_us, reached.latest_us(self.record) or again_at_us)
         await self._commit(lambda record: steps.model_failed(record, failure, turn, again_at_us, self._shared.now_us()))
 
     # -- limits ------------------------------------------------------------------------------------------
 
-    def _limit_before_asking(self) -> tuple[str, object] | None:
-        """The limit that forbids another turn, and its value."""
-        limits, spent = self._body.limits, self._body.spent
-        return ("turns", limits.turns) if spent.turns >= limits.turns else self._used_up()
-
-    def _limit_before_calling(self) -> tuple[str, object] | None:
-        """The limit that forbids the calls of the last answer, and its value."""
-        limits, spent = self._body.limits, self._body.spent
-        over = limits.calls is not None and spent.calls > limits.calls
-        if over:
-            return "calls", limits.calls
-        return self._used_up() if self._is_to_begin_children else self._wall_limit()
-
     @property
-    def _is_to_begin_children(self) -> bool:
+    def _begins_children(self) -> bool:
         """Whether the last answer has other agents do something, and none of its calls was passed on yet."""
         asks = self._journal.open_asks
         fresh = asks == self._journal.asks and not self._body.waiting
         return fresh and any(each.tool in map(agent_tool_name, self._agent.agents) for each in asks)
-
-    def _used_up(self) -> tuple[str, object] | None:
-        """The limit that forbids another request to any model, and its value."""
-        limits, spent = self._body.limits, self._body.spent
-        if limits.tokens is not None and spent.input_tokens + spent.output_tokens >= limits.tokens:
-            return "tokens", limits.tokens
-        if limits.cost is not None and spent.cost >= limits.cost:
-            return "cost", limits.cost
-        return self._wall_limit()
-
-    def _wall_limit(self) -> tuple[str, object] | None:
-        latest_us = self._latest_us
-        over = latest_us is not None and self._shared.now_us() >= latest_us
-        return ("wall_s", self._body.limits.wall_s) if over else None
-
-    @property
-    def _latest_us(self) -> int | None:
-        """The end of its time; None: no end."""
-        wall_s = self._body.limits.wall_s
-        return None if wall_s is None else self.record.created_at_us + round(wall_s * _US)
 
     async def _stop_at(self, limit: str, most: object) -> None:
         await self._commit(lambda record: steps.limit_reached(record, limit, str(most), self._shared.now_us()))
@@ -312,8 +291,10 @@ class Drive:
 
     async def _settle_calls(self) -> None:
         """Pass the open asks of the last answer, side by side, each on its own; write down what they come to."""
-        if (reached := self._limit_before_calling()) is not None:
-            await self._stop_at(*reached)
+        if (
+            limit := reached.before_calling(self.record, self._shared.now_us(), begins_children=self._begins_children)
+        ) is not None:
+            await self._stop_at(*limit)
             return
         room = asyncio.Semaphore(CALLS_AT_ONCE)
         tasks = [asyncio.create_task(self._settled(ask, room)) for ask in self._journal.open_asks]
@@ -400,10 +381,12 @@ class Drive:
         await self._commit(change_of)
 
     async def _pause(self, waiting: tuple[Waiting, ...]) -> None:
-        if (reached := self._wall_limit()) is not None:
-            await self._stop_at(*reached)
+        if (limit := reached.out_of_time(self.record, self._shared.now_us())) is not None:
+            await self._stop_at(*limit)
             return
-        await self._commit(lambda record: steps.paused(record, waiting, self._latest_us, self._shared.now_us()))
+        await self._commit(
+            lambda record: steps.paused(record, waiting, reached.latest_us(self.record), self._shared.now_us())
+        )
 
     # -- finishing ---------------------------------------------------------------------------------------
 
@@ -435,8 +418,10 @@ class Drive:
         verifier = self._agent.verifier
         assert verifier is not None
         key = f"{self.record.id}:{self._journal.turn}:verify"
-        if not self._is_made(key) and (reached := self._used_up()) is not None:
-            await self._stop_at(*reached)
+        if not self._is_made(key) and (limit := reached.used_up(self.record, self._shared.now_us())) is not None:
+            await self._stop_at(*limit)
+            return None
+        if await self._is_left_alone(self._journal.turn):
             return None
         try:
             return await self._once(key, lambda: verify(self._shared.model, verifier, self._journal.task, text, key))
