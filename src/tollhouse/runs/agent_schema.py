@@ -109,7 +109,8 @@ def _told(error: Any, document: Document) -> Iterator[Mistake]:
         yield _mistake(document, (*path, wrong), cause, _remedy(_at(path)["propertyNames"]), of_key=True)
     else:
         cause = says(error, path) if says else f"{_words(path)} is not what it must be."
-        yield _mistake(document, path, cause, _remedy(_at(path)), of_key=kind == "Required")
+        at = (*path, error.kind.property) if kind == "Required" else path  # what is missing, not what lacks it
+        yield _mistake(document, path, cause, _remedy(_at(at)), of_key=kind == "Required")
 
 
 def _mistake(document: Document, path: Path, cause: str, remedy: str, *, of_key: bool = False) -> Mistake:

@@ -47,7 +47,7 @@ AGENT = "version: 1\nagents:\n  clerk:\n    model: openai:x\n"
         ("    output: {$ref: 'http://127.0.0.1:9/x'}", (5, 13), "http://127.0.0.1:9/x is not part of the file", "2020"),
         ("    output: {pattern: '('}", (5, 13), "The output is no JSON Schema: ", "draft 2020-12"),
         ("    output_repairs: 11", (5, 21), "output_repairs is more than 10.", "0 to 10"),
-        ("    verifier: {model: 'openai:x'}", (5, 5), "agents.clerk.verifier has no instructions.", "second look"),
+        ("    verifier: {model: 'openai:x'}", (5, 5), "agents.clerk.verifier has no instructions.", "makes an answer"),
         ("    fallback: [gpt]", (5, 16), "agents.clerk.fallback[0] is not written as it must be.", "`provider:name`"),
         ("    fallback: ['opnai:x']", (5, 16), "There is no provider 'opnai'.", "Did you mean 'openai'?"),
         ("    fallback: ['scripted:x']", (5, 16), "There is no script 'x'.", "Scripts of this file: none."),
@@ -66,6 +66,12 @@ def test_mistake_of_an_agent_is_told_at_its_place(
     assert cause in mistake.cause
     assert remedy in mistake.remedy
     assert mistake.path.startswith("agents.clerk")
+
+
+def test_what_is_missing_is_told_with_what_it_is(tmp_path: Path) -> None:
+    """Not with what the part of the file is that lacks it."""
+    mistake = only(tmp_path, "agents:\n  clerk: {model: 'openai:x'}\n")
+    assert (mistake.cause, mistake.remedy) == ("The file has no version.", "The version of this format: 1.")
 
 
 @pytest.mark.parametrize(
