@@ -394,6 +394,22 @@ async def test_each_trap_springs_once_and_on_one_connection(postgres_url: str, l
 
 
 @pg
+async def test_server_may_be_away_after_a_lost_answer(postgres_url: str, ledger: Ledger) -> None:
+    """Whoever would repeat the statement at once cannot, by no connection, until that is allowed again."""
+    proxy, connection = ledger
+    other = await asyncpg.connect(proxy.through(postgres_url))
+    proxy.lose_next_ack("calls", then_away=True)
+    with pytest.raises(LOST):
+        await connection.execute(INSERT, "k1")
+    with pytest.raises(LOST):
+        await other.execute(INSERT, "k2")
+    with pytest.raises(ConnectionError):
+        await asyncpg.connect(proxy.through(postgres_url))
+    proxy.pass_through()
+    await (await asyncpg.connect(proxy.through(postgres_url))).close()
+
+
+@pg
 async def test_pool_recovers_through_the_proxy(postgres_url: str, direct: asyncpg.Connection[Any]) -> None:
     """A pool replaces what was cut."""
     with to_server(postgres_url) as proxy:

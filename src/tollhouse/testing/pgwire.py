@@ -54,6 +54,7 @@ class Trap:
     matching: Matching
     variant: Variant
     skip: int = 0
+    then_away: bool = False
     _loss: Future[Loss] = field(default_factory=Future)
 
     def wait(self, timeout_s: float = 10.0) -> Loss:
@@ -136,6 +137,11 @@ class Session:
             self._answer(kind, message)
             if self.cut:
                 return
+
+    @property
+    def then_away(self) -> bool:
+        """Whether the server is to be away once the acknowledgement is lost."""
+        return self._trap is not None and self._trap.then_away
 
     def spring(self) -> None:
         """Report the loss to whoever set the trap."""

@@ -82,15 +82,18 @@ class Proxy:
         """Delay each piece of data from now on; a piece whose sender has gone meanwhile still arrives."""
         self._delays_ms = {"server": to_server_ms, "client": to_client_ms}
 
-    def lose_next_ack(self, matching: Matching = None, *, variant: Variant = "applied", skip: int = 0) -> Trap:
+    def lose_next_ack(
+        self, matching: Matching = None, *, variant: Variant = "applied", skip: int = 0, then_away: bool = False
+    ) -> Trap:
         """Cut the PostgreSQL connection that next executes a matching statement, so that nobody answers.
 
         `applied`: the server has carried the statement out (committed, unless inside BEGIN) and its answer
         is swallowed. `not_applied`: the statement never reaches it. Parsing and preparing is no executing.
         `matching` is a part of the text in any case, a pattern, a predicate on `Statement`, or None for any
-        statement; the first `skip` that match pass. Several traps may wait; each springs once.
+        statement; the first `skip` that match pass. `then_away`: all connections are cut in that moment, and new
+        ones refused from then on. Several traps may wait; each springs once.
         """
-        trap = Trap(matching, variant, skip)
+        trap = Trap(matching, variant, skip, then_away)
         self._do(self._set(trap))
         return trap
 
@@ -149,9 +152,7 @@ class Proxy:
     async def _enter(self, mode: Mode) -> None:
         self._mode = mode
         if mode is Mode.REFUSE:
-            if self._server is not None:
-                self._server.close()
-            self._server = None
+            self._shut()
         elif self._server is None:
             await self._listen()
         if mode is Mode.HOLD:
@@ -160,6 +161,18 @@ class Proxy:
             self._flowing.set()
         if mode is not Mode.BLACK_HOLE:
             await self._cut_all(lambda link: link.lossy)
+
+    def go_away(self) -> None:
+        """Refuse and cut at once. For links only."""
+        self._shut()
+        for link in self._links:
+            link.cut()
+
+    def _shut(self) -> None:
+        self._mode = Mode.REFUSE
+        if self._server is not None:
+            self._server.close()
+        self._server = None
 
     async def _set(self, trap: Trap) -> None:
         self._traps.append(trap)
@@ -258,6 +271,8 @@ class _Link:
                 await _never()  # the closing was swallowed
 
     def _spring(self) -> None:
+        if self._session.then_away:
+            self._proxy.go_away()
         self.cut()
         self._session.spring()
 
