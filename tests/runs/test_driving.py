@@ -347,10 +347,11 @@ async def test_run_that_is_owned_but_in_nobody_s_hand_is_taken_up(
 async def test_run_that_left_its_hand_while_a_round_looked_asks_nothing_again(
     open_stage: OpenStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a round saw as this process's own may have ended its step before the round is over: nothing is made twice."""
-    go_on = asyncio.Event()
+    """What a round saw as this process's own may have made its step before the round is over: it is not made twice."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def away(_request: ModelRequest) -> Any:
+        asked.set()
         await go_on.wait()
         raise ModelFailed("model_server_error", "It answered 503.", transient=True)
 
@@ -365,8 +366,7 @@ async def test_run_that_left_its_hand_while_a_round_looked_asks_nothing_again(
         await asyncio.gather(*driver._hands.tasks)
         return await runs_to_take(*given, **more)
 
-    while (await stage.runs.get(run.id)).record.owner is None:
-        await asyncio.sleep(0)
+    await asked.wait()
     monkeypatch.setattr(stage.runs.store, "runs_to_take", later)
     await driver.round()
     await asyncio.gather(*driver._hands.tasks)
