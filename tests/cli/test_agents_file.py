@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import jsonschema_rs
@@ -173,6 +175,23 @@ def test_production_check_passes_what_is_fit(run: Run, folder: Path, monkeypatch
     done = run("check", "--production", "--json")
     assert (done.exit_code, done.json["production"]) == (0, {"fit": True, "shortcuts": []})
     assert "Fit for production." in run("check", "--production").stdout
+
+
+def test_production_check_passes_nothing_that_is_wrong(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake in the file, or a ledger of the file that a later release upgraded: no shortcut, and not fit."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    change(folder, "scripted:play", "openai:gpt-5")
+    assert run("db", "upgrade").exit_code == 0
+    with closing(sqlite3.connect(folder / "ledger.db")) as connection:
+        connection.execute("UPDATE meta SET value = '999' WHERE name IN ('schema_version', 'min_release_schema')")
+        connection.commit()
+    done = run("check", "--production", "--json")
+    assert (done.exit_code, done.json["production"]["fit"]) == (1, False)
+    assert run("check", "--production").stdout.endswith("\nNot fit for production.\n")
+    (folder / "ledger.db").unlink()
+    change(folder, "tools: [pay, look]", "tools: [pay, lok]")
+    done = run("check", "--production")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (1, "Not fit for production.")
 
 
 def test_production_check_counts_keys_of_the_ledger(run: Run, folder: Path) -> None:

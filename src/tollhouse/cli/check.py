@@ -51,6 +51,12 @@ class Checked:
         """Every mistake of a file counts."""
         return sum(max(1, len(getattr(error, "mistakes", ()))) for _source, error in self.problems)
 
+    @property
+    def fit(self) -> bool:
+        """For production: nothing is wrong or refused, and this release works on the ledger, where there is one."""
+        usable = self.schema is None or self.schema.usable
+        return usable and not self.problems and not self.shortcuts
+
 
 def check(
     path: Annotated[
@@ -74,8 +80,8 @@ def check(
     """Say what tools promise and what agents may do, and prove their file.
 
     Nothing is called. Exits with 1 when a module cannot be imported, a contract contradicts itself, the file is wrong,
-    or, with --production, a shortcut is found. With --tools alone no file is looked at. With a ledger its schema is
-    checked too.
+    or, with --production, a shortcut is found or this release cannot work on the ledger. With --tools alone no file is
+    looked at. With a ledger its schema is checked too.
     """
     screen = Screen(as_json=as_json)
     if schema:
@@ -97,9 +103,8 @@ def check(
         screen.document(_as_json(checked, production=production))
     else:
         _show(screen, checked, production=production)
-    refused = production and bool(checked.shortcuts)
     broken = store and checked.schema is not None and schema_exit_code(checked.schema) != OK
-    return FAILED if checked.problems or refused or broken else OK
+    return FAILED if checked.problems or broken or (production and not checked.fit) else OK
 
 
 def _show_format(screen: Screen) -> int:
@@ -220,7 +225,7 @@ def _as_json(checked: Checked, *, production: bool) -> dict[str, Any]:
         document["store"] = {"store": without_password(checked.store), **schema_as_json(checked.schema)}
     if production:
         refused = [shortcut._asdict() for shortcut in checked.shortcuts]
-        document["production"] = {"fit": not refused and not checked.problems, "shortcuts": refused}
+        document["production"] = {"fit": checked.fit, "shortcuts": refused}
     return document
 
 
@@ -241,4 +246,4 @@ def _show(screen: Screen, checked: Checked, *, production: bool) -> None:
         show_schema(screen, checked.store, checked.schema)
     if production:
         screen.line()
-        show_shortcuts(screen, checked.shortcuts)
+        show_shortcuts(screen, checked.shortcuts, fit=checked.fit)

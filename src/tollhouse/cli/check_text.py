@@ -35,13 +35,14 @@ def show_agents(
         screen.line()
 
 
-def show_shortcuts(screen: Screen, found: Iterable[Shortcut]) -> None:
-    """What a production check refuses, each with its code."""
+def show_shortcuts(screen: Screen, found: Iterable[Shortcut], *, fit: bool) -> None:
+    """What a production check refuses, each with its code. ``fit``: what all of the check comes to."""
     every = list(found)
     for shortcut in every:
         screen.error(f"{shortcut.about}: {shortcut.cause}", shortcut.code)
         screen.error_detail("remedy", shortcut.remedy)
-    screen.line("Fit for production." if not every else f"Not fit for production: {count(len(every), 'shortcut')}.")
+    told = f": {count(len(every), 'shortcut')}" if every else ""
+    screen.line("Fit for production." if fit else f"Not fit for production{told}.")
 
 
 # -- agents --------------------------------------------------------------------------------------------------------
