@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def ready(process: subprocess.Popen[str]) -> dict[str, Any]:
     return told
 
 
-def get(url: str) -> Any:
+def get(url: str | urllib.request.Request) -> Any:
     """The JSON that is answered there."""
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=30) as response:
         return json.loads(response.read())
@@ -196,6 +197,29 @@ def test_server_that_is_terminated_inside_a_tool_waits_for_it_and_hands_over(
         url = ready(server)["url"]
         assert ended(url, run_id)["state"] == "succeeded"
     assert len(receiver.requests("credits", method="POST")) == 1
+
+
+def test_server_that_stops_takes_no_run_while_it_waits_for_a_request(run: Run, place: Path, receiver: Receiver) -> None:
+    """From the first signal on runs are for others, however long the requests that are under way take."""
+    receiver.fault("hold_after_effect", collection="credits")
+    with serving(place, "--json", "--grace-s", "30", env={RECEIVER: receiver.url}) as server:
+        asked = urllib.request.Request(
+            f"{ready(server)['url']}/v1/tools/credit/calls",
+            json.dumps({"arguments": {"account": "a9"}}).encode(),
+            {"Content-Type": "application/json", "Idempotency-Key": "direct"},
+        )
+        with ThreadPoolExecutor() as others:
+            answer = others.submit(get, asked)
+            receiver.wait_for_effects(1, timeout_s=TIMEOUT_S)
+            server.send_signal(signal.SIGTERM)
+            line_with(server, "serve_stopping")
+            run_id = begin(run, place)
+            time.sleep(1.0)
+            receiver.release()
+            assert answer.result(TIMEOUT_S)["state"] == "succeeded"
+        assert server.wait(timeout=TIMEOUT_S) == 0
+    shown = run("runs", "show", run_id, "--store", f"sqlite:///{place / 'tollhouse.db'}", "--json")
+    assert (shown.json["state"], shown.json["last_seq"]) == ("queued", 1)
 
 
 def test_new_server_beside_the_old_one_disturbs_nothing(run: Run, place: Path, receiver: Receiver) -> None:

@@ -100,11 +100,12 @@ def serve(
     settings = {"tenant": tenant, "lease_s": lease_s, "grace_s": grace_s, "volatile": volatile}
 
     async def work() -> int:
+        stopping = asyncio.Event()
         with _sample_billing(url) if sample else contextlib.nullcontext():
             offered = load_tools(named) if named else tools_of_file(found)
             async with (
                 opened(found, url, offered, anchors=_anchors(url), **settings) as runtime,
-                _driven(runtime, driver, temporal, lease_s=lease_s, grace_s=grace_s) as drives,
+                _driven(runtime, driver, temporal, stopping, lease_s=lease_s, grace_s=grace_s) as drives,
             ):
                 app = await _app(runtime, drives, host)
                 from tollhouse.api.server import serving
@@ -114,7 +115,7 @@ def serve(
                         await _start_sample(runtime)
                     _ready(screen, runtime, place, url, address, sample, began_s)
                     with seldom_collected():
-                        await _stopped()
+                        await _until_stopped(stopping)
         return OK
 
     return _run(work(), as_json=as_json)
@@ -179,17 +180,27 @@ def _anchors(url: str) -> Anchors:
 
 
 @contextlib.asynccontextmanager
-async def _driven(runtime: Runtime, name: str, temporal: str, *, lease_s: float, grace_s: float) -> AsyncIterator[Any]:
-    """The driver that was asked for, at work; None: other processes drive."""
+async def _driven(
+    runtime: Runtime, name: str, temporal: str, stopping: asyncio.Event, *, lease_s: float, grace_s: float
+) -> AsyncIterator[Any]:
+    """The driver that was asked for, at work until it is ``stopping``; None: other processes drive."""
     if name == "none":
         yield None
         return
     driver = await _driver_of(runtime, name, temporal, lease_s)
     driver.start()
+    handing_over = asyncio.create_task(_hand_over(driver, stopping, grace_s))
     try:
         yield driver
     finally:
-        await driver.stop(grace_s)
+        stopping.set()
+        await handing_over
+
+
+async def _hand_over(driver: Any, stopping: asyncio.Event, grace_s: float) -> None:
+    """From the first signal on, whatever the requests that are under way still take."""
+    await stopping.wait()
+    await driver.stop(grace_s)
 
 
 async def _driver_of(runtime: Runtime, name: str, temporal: str, lease_s: float) -> Any:
@@ -275,12 +286,12 @@ def _say(screen: Screen, facts: dict[str, Any], here: str) -> None:
     screen.line("Ctrl-C stops it; runs that are under way go on at the next start.", "dim")
 
 
-async def _stopped() -> None:
-    """Return at the first signal; a second one ends the process at once."""
-    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+async def _until_stopped(stopping: asyncio.Event) -> None:
+    """Return at the first signal, which sets the event; a second one ends the process at once."""
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-    await stopped.wait()
+        loop.add_signal_handler(number, stopping.set)
+    await stopping.wait()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)
     log.info("serve_stopping", extra={"tollhouse": {"pid": os.getpid()}})
