@@ -383,6 +383,13 @@ class RunNotAllowed(TollhouseError):
     default_remedy = "Look at the run (`tollhouse runs show`) and choose a step its state allows."
 
 
+class RunPurged(TollhouseError):
+    """What was said in the run was purged; only how it ended, and when, is still recorded."""
+
+    code = "run_purged"
+    default_remedy = "Nothing brings it back: look at what is left (`tollhouse runs show`), or start a new run."
+
+
 class DriverUnavailable(TollhouseError):
     """What drives the runs of this process cannot be reached: the Temporal server."""
 

@@ -167,9 +167,17 @@ def test_purge_takes_old_calls_out_and_shows_what_is_left(run: Run, filled: Shop
     assert run("calls", "show", "k1", *filled.at, "--json").json["state"] == "succeeded"
 
 
-@pytest.mark.parametrize("wrong", [("--older-than", "soon"), ("--older-than", "1d", "--state", "in_doubt")])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--older-than", "soon"),
+        ("--older-than", "1d", "--state", "in_doubt"),
+        ("--older-than", "1d", "--runs", "--state", "limit_reached"),
+        ("--older-than", "1d", "--runs", "--results-only"),
+    ],
+)
 def test_purge_of_what_is_not_over_is_a_mistake(run: Run, filled: Shop, wrong: tuple[str, ...]) -> None:
-    """An age has a unit, and only settled calls are purged."""
+    """An age has a unit; only settled calls are purged, and runs that have ended, those whole."""
     done = run("db", "purge", *wrong, *filled.at, "--json")
     assert (done.exit_code, done.json["error"]["code"]) == (2, "usage")
 

@@ -90,6 +90,30 @@ def test_spending_of_children_is_shown_apart(desk: Desk) -> None:
     assert "by that run: 42 tokens, $0.25" in told
 
 
+def test_purged_run_says_so(desk: Desk, run: Run) -> None:
+    """It is listed with its state, shown by its outline, and cannot be gone through again."""
+    found = desk.start("credit")
+    place = desk.at[:2]
+    purge = ("db", "purge", "--runs", "--older-than", "0s", *place)
+    assert "Would purge 1 run, 1 succeeded." in run(*purge, "--dry-run").stdout
+    assert run(*purge, "--state", "failed", "--json").json["purged"] == 0
+    assert run(*purge, "--json").json == {
+        "purged": 1, "by_state": {"succeeded": 1}, "bodies": 0, "dry_run": False, "results_only": False,
+    }  # fmt: skip
+    assert "succeeded (purged)" in desk.do("list").stdout
+    assert desk.do("list", "--json").json["runs"][0]["purged_at"] is not None
+    shown = desk.do("show", found["id"])
+    assert shown.exit_code == 0
+    assert "(its details were erased)" in shown.stdout
+    assert "purged" in shown.stdout
+    assert "Done." not in shown.stdout
+    assert "rerun" not in shown.stdout
+    assert desk.do("watch", found["id"]).exit_code == 0
+    for verb, more in (("rerun", ("--by", "bob")), ("rehearse", ())):
+        refused = desk.do(verb, found["id"], *more, "--json")
+        assert (refused.exit_code, refused.json["error"]["code"]) == (1, "run_purged")
+
+
 def test_driven_run_is_told_as_it_happens(desk: Desk) -> None:
     """Each event in words, in order."""
     told = desk.do("start", "credit", "go", "--by", "ada", "--drive")

@@ -61,6 +61,7 @@ STEPS: dict[RunEvent, list[Callable[[RunRecord], steps.RunChange]]] = {
     RunEvent.FAILED: [lambda r: steps.failed(r, "code", "cause", NOW)],
     RunEvent.CANCELLED: [lambda r: steps.cancelled(r, "bob", "why", [], NOW)],
     RunEvent.TIDIED: [lambda r: steps.tidied(r, [], [], None, NOW)],
+    RunEvent.PURGED: [lambda r: steps.purged(r, NOW)],
 }
 """Every function that makes a step, by the event that it tells of."""
 

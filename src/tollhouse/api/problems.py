@@ -73,6 +73,7 @@ STATUS: Mapping[str, int] = {
     "run_conflict": 409,
     "thread_busy": 409,
     "run_not_allowed": 409,
+    "run_purged": 410,
     "driver_unavailable": 503,
     "agent_file_invalid": 422,
     "proof_invalid": 422,

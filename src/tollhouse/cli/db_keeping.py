@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
@@ -16,9 +17,12 @@ from tollhouse.ledger.keys import DEFAULT_TENANT, check_tenant
 from tollhouse.ledger.record import SETTLED, State
 from tollhouse.operations.purge import Purged
 from tollhouse.operations.purge import purge as purge_calls
+from tollhouse.operations.purge_runs import PurgedRuns, purge_runs
 from tollhouse.operations.restored import end_restored, mark_restored
+from tollhouse.runs.states import FINISHED, RunState
 
 _SETTLED = ", ".join(sorted(SETTLED))
+_FINISHED = ", ".join(sorted(FINISHED))
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -29,8 +33,11 @@ def purge(
     ],
     state: Annotated[
         str | None,
-        typer.Option("--state", metavar="STATES", help=f"Of {_SETTLED} only these, by commas."),
+        typer.Option("--state", metavar="STATES", help=f"Of {_SETTLED} (runs: {_FINISHED}) only these, by commas."),
     ] = None,
+    of_runs: Annotated[
+        bool, typer.Option("--runs", help="Purge what was said in runs of agents that have ended, not calls.")
+    ] = False,
     results_only: Annotated[
         bool, typer.Option("--results-only", help="Purge what came back; keep arguments and history.")
     ] = False,
@@ -39,36 +46,36 @@ def purge(
     tenant: Tenant = DEFAULT_TENANT,
     as_json: Json = False,
 ) -> int:
-    """Take the contents of old settled calls out of a ledger.
+    """Take the contents of old settled calls or runs out of a ledger.
 
-    Their keys stay taken for ever: the same key again hears how its call ended, and is never sent. Calls that are
-    unsettled or contradicted are never purged. Works in small steps beside running processes.
+    Keys of calls stay taken for ever: the same key again hears how its call ended, and is never sent. Calls that are
+    unsettled or contradicted are never purged, nor runs that have such calls or have not ended. With --runs messages,
+    results and outputs go; that the runs were there, how they ended and their chains stay. Works in small steps beside
+    running processes.
     """
-    screen, states, age_s = Screen(as_json=as_json), _states(state), _seconds(older_than)
+    screen, age_s = Screen(as_json=as_json), _seconds(older_than)
+    if of_runs and results_only:
+        raise UsageMistake("--results-only is about calls.", remedy="Purge runs whole, or leave out --runs.")
+    chosen = _run_states(state) if of_runs else frozenset[RunState]()
+    states = frozenset[State]() if of_runs else _states(state)
 
-    async def work() -> Purged:
+    async def work() -> Purged | PurgedRuns:
+        url, name = await existing(store), check_tenant(tenant)
+        if of_runs:
+            return await purge_runs(url, name, older_than_s=age_s, states=chosen, dry_run=dry_run)
         return await purge_calls(
-            await existing(store),
-            check_tenant(tenant),
-            older_than_s=age_s,
-            states=states,
-            results_only=results_only,
-            dry_run=dry_run,
+            url, name, older_than_s=age_s, states=states, results_only=results_only, dry_run=dry_run
         )
 
     purged = run(work())
+    by_state = purged.runs if isinstance(purged, PurgedRuns) else purged.calls
+    total, noun = sum(by_state.values()), "run" if of_runs else "call"
     if as_json:
-        screen.document(
-            {"purged": sum(purged.calls.values()), "by_state": purged.calls, "bodies": purged.bodies}
-            | {
-                "dry_run": dry_run,
-                "results_only": results_only,
-            }
-        )
+        told = {"purged": total, "by_state": by_state, "bodies": purged.bodies, "dry_run": dry_run}
+        screen.document(told | {"results_only": results_only})
         return OK
     what = "Would purge" if dry_run else "Purged"
-    by_state = "".join(f", {n:,} {name}" for name, n in sorted(purged.calls.items()))
-    screen.line(f"{what} {count(sum(purged.calls.values()), 'call')}{by_state}.")
+    screen.line(f"{what} {count(total, noun)}{''.join(f', {n:,} {name}' for name, n in sorted(by_state.items()))}.")
     return OK
 
 
@@ -111,7 +118,15 @@ def _seconds(age: str) -> float:
 
 
 def _states(given: str | None) -> frozenset[State]:
-    names = [name.strip() for name in (given or _SETTLED).split(",") if name.strip()]
-    if wrong := [name for name in names if name not in SETTLED]:
-        raise UsageMistake(f"{wrong[0]!r} is no state to purge.", remedy=f"Only settled calls are purged: {_SETTLED}.")
-    return frozenset(map(State, names))
+    return frozenset(map(State, _among(SETTLED, given, f"Only settled calls are purged: {_SETTLED}.")))
+
+
+def _run_states(given: str | None) -> frozenset[RunState]:
+    return frozenset(map(RunState, _among(FINISHED, given, f"Only runs that have ended are purged: {_FINISHED}.")))
+
+
+def _among(allowed: Collection[str], given: str | None, remedy: str) -> list[str]:
+    names = [name.strip() for name in given.split(",") if name.strip()] if given else list(allowed)
+    if wrong := [name for name in names if name not in allowed]:
+        raise UsageMistake(f"{wrong[0]!r} is no state to purge.", remedy=remedy)
+    return names

@@ -173,6 +173,10 @@ def _tidied(facts: Facts) -> Iterator[Told]:
         yield Told("spent", "dim", f"by its children in all: {used(spent_of(facts['by_children']))}")
 
 
+def _purged(facts: Facts) -> Iterator[Told]:
+    yield Told("purged", _WAITS, f"the details of {count(facts['erased'], 'event')}, and the output")
+
+
 TELLERS: Mapping[str, Callable[[Facts], Iterator[Told]]] = {
     RunEvent.STARTED: _started,
     RunEvent.CLAIMED: _claimed,
@@ -190,4 +194,5 @@ TELLERS: Mapping[str, Callable[[Facts], Iterator[Told]]] = {
     RunEvent.FAILED: _failed,
     RunEvent.CANCELLED: _cancelled,
     RunEvent.TIDIED: _tidied,
+    RunEvent.PURGED: _purged,
 }

@@ -1,9 +1,9 @@
 """Purging: old settled calls lose their bodies, and their keys stay taken. Called by ``tollhouse db purge``.
 
 Works in small transactions beside running processes, and may be killed and run again at any time. A body that is kept
-outside its row may belong to several calls, and to the histories of runs, which are never purged; it goes once a search
-after the purge has found nobody else who has it. Whoever keeps the same bytes again after the search brings them along
-with its write, which takes them off the list.
+outside its row may belong to several calls, and to the histories of runs; it goes once a search after the purge has
+found nobody else who has it. Whoever keeps the same bytes again after the search brings them along with its write,
+which takes them off the list. Runs are purged in ``operations.purge_runs``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH = 200
 """Calls in one transaction: bounds how long writers wait."""
 
 _BODY = re.compile(r'"blob":"([0-9a-f]{64})"')
-_BODY_OF_RUN = re.compile(r'"\$blob":"([0-9a-f]{64})"')
+BODY_OF_RUN = re.compile(r'"\$blob":"([0-9a-f]{64})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ async def purge(
                 bodies = {record.key: digests for record in batch if (digests := bodies_of(record))}
                 done = set(await ledger.purge(changes, bodies))
             counted.update(str(record.state) for record in batch if record.key in done)
-        return Purged(dict(counted), 0 if dry_run else await _drop_condemned(ledger))
+        return Purged(dict(counted), 0 if dry_run else await drop_condemned(ledger))
     finally:
         await ledger.close()
 
@@ -105,8 +105,8 @@ async def _is_being_undone(ledger: RawLedger, record: CallRecord) -> bool:
     return undoing is not None and undoing.state not in SETTLED
 
 
-async def _drop_condemned(ledger: RawLedger) -> int:
-    """Delete the bodies of purged calls that nobody else has; those of a purge that was killed as well."""
+async def drop_condemned(ledger: RawLedger) -> int:
+    """Delete the bodies of purged calls and runs that nobody else has; those of a purge that was killed as well."""
     condemned = await ledger.condemned()
     for tenant in {tenant for tenant, _ in condemned}:
         for named in (_named(ledger, tenant), _named_by_runs(ledger, tenant)):
@@ -132,6 +132,6 @@ async def _named_by_runs(ledger: RawLedger, tenant: str) -> AsyncIterator[str]:
     after = (run_stream(""), 0)
     while page := await ledger.runs_with_bodies(tenant, after, BATCH):
         for stream, seq, data in page:
-            for digest in _BODY_OF_RUN.findall(data):
+            for digest in BODY_OF_RUN.findall(data):
                 yield digest
             after = (stream, seq)

@@ -108,7 +108,7 @@ class Body:
     ``output``: text, or JSON where the agent declares a schema; None while there is none.
     ``reason``: code and cause of a run that failed, was cancelled or reached a limit. ``failures``: model requests
     that failed in a row. ``answers``: what people said, by question, until the run has taken it up. ``continues``: the
-    run of the same thread before it.
+    run of the same thread before it. ``purged_at_us``: when what was said in it was erased; None while it is there.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -121,6 +121,7 @@ class Body:
     answers: Mapping[str, Any] | None = None
     effects: Effects = "hold"
     continues: str | None = None
+    purged_at_us: int | None = None
 
     @property
     def own(self) -> Spent:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
 
-from tollhouse.errors import UnknownRun
+from tollhouse.errors import RunPurged, UnknownRun
 from tollhouse.ledger.change import Draft
 from tollhouse.ledger.compact import compact_encoder
 from tollhouse.ledger.cover import covered, run_digest
 from tollhouse.ledger.events import Event, seal
+from tollhouse.ledger.plain import moment
 from tollhouse.ledger.record import CallRecord, replace
 from tollhouse.ledger.run_record import RunQuery, RunRecord, RunRefusal, RunStore, RunWrite, run_stream
 from tollhouse.ledger.store import Blob, Owner, Query
@@ -33,6 +34,8 @@ CALLS_PAGE = 500
 RUNS_PAGE = 500
 THREAD_RUNS_MOST = 100
 """How many earlier runs of a thread a conversation goes back."""
+EARLIER_ERASED = "(The earlier messages of this conversation were erased.)"
+"""What a model hears where the conversation was purged that it is to go on with."""
 
 _encode = compact_encoder(default=str)
 _BODY = "$blob"
@@ -130,7 +133,7 @@ def _kept(text: str, blobs: dict[str, Blob]) -> dict[str, Any]:
 
 
 async def facts_of(store: JournalStore, tenant: str, event: Event) -> dict[str, Any]:
-    """The facts of an event with its bodies put back."""
+    """The facts of an event with its bodies put back; none where it was erased."""
 
     async def whole(value: Any) -> Any:
         if isinstance(value, dict):
@@ -144,6 +147,13 @@ async def facts_of(store: JournalStore, tenant: str, event: Event) -> dict[str, 
     if f'{_BODY}"' in event.data:
         facts = await whole(facts)
     return facts
+
+
+async def said_in(store: JournalStore, tenant: str, event: Event) -> dict[str, Any]:
+    """The facts of an event for whoever goes through the run again. Raises :class:`RunPurged` where they are gone."""
+    if not event.data:
+        raise RunPurged(f"What was said in {event.stream.removeprefix(run_stream(''))} was purged.")
+    return await facts_of(store, tenant, event)
 
 
 @dataclass(slots=True)
@@ -235,11 +245,11 @@ async def follow(store: JournalStore, journal: Journal, events: Iterable[Event] 
     tenant, stream = journal.record.tenant, run_stream(journal.record.id)
     if events is not None:
         for event in events:
-            journal.take(event, await facts_of(store, tenant, event))
+            journal.take(event, await said_in(store, tenant, event))
         return
     while page := await store.events(tenant, stream, journal.last_seq, EVENTS_PAGE):
         for event in page:
-            journal.take(event, await facts_of(store, tenant, event))
+            journal.take(event, await said_in(store, tenant, event))
         if len(page) < EVENTS_PAGE:
             return
 
@@ -273,10 +283,10 @@ async def runs_of(
 
 
 async def output_of(store: JournalStore, record: RunRecord) -> Any:
-    """The output of a run; one that is too long for the row is in the journal. None where there is none."""
-    output = body_of(record).output
-    if output is not None or record.state != RunState.SUCCEEDED:
-        return output
+    """The output of a run; one that is too long for the row is in the journal. None where there is none any more."""
+    body = body_of(record)
+    if body.output is not None or body.purged_at_us is not None or record.state != RunState.SUCCEEDED:
+        return body.output
     for event in await store.events(record.tenant, run_stream(record.id), max(0, record.head_seq - 10)):
         if event.kind == RunEvent.SUCCEEDED:
             return (await facts_of(store, record.tenant, event))["output"]
@@ -294,19 +304,40 @@ async def last_of_thread(store: JournalStore, tenant: str, thread: str, but: str
     return next((record.id for record in others if record.id not in continued), None)
 
 
+def check_not_purged(record: RunRecord) -> None:
+    """Raise :class:`RunPurged` for a run of which only the outline is left."""
+    purged_at_us = body_of(record).purged_at_us
+    if purged_at_us is not None:
+        raise RunPurged(f"What was said in {record.id} was purged at {moment(purged_at_us)}.")
+
+
+async def check_whole(store: JournalStore, record: RunRecord) -> None:
+    """Raise :class:`RunPurged` where the run, or one that it continues, is no longer there to be gone through again."""
+    for each in (record, *await _earlier(store, record)):
+        check_not_purged(each)
+
+
 async def read_before(store: JournalStore, record: RunRecord) -> list[Message]:
-    """The messages of the runs that this one continues, oldest first."""
-    earlier: list[RunRecord] = []
-    continues = body_of(record).continues
-    while continues is not None and len(earlier) < THREAD_RUNS_MOST:
-        found = await store.run(record.tenant, continues)
-        if found is None:
-            raise UnknownRun(f"The run {continues}, which {record.id} continues, is not recorded.")
-        earlier.append(found)
-        continues = body_of(found).continues
+    """The messages of the runs that this one continues, oldest first: from the last one on that was purged, if any."""
     messages: list[Message] = []
-    for each in reversed(earlier):
+    for each in reversed(await _earlier(store, record)):
+        if body_of(each).purged_at_us is not None:
+            messages.append(UserMessage(EARLIER_ERASED))
+            continue
         journal = Journal(each)
         await follow(store, journal)
         messages.extend(journal.conversation)
     return messages
+
+
+async def _earlier(store: JournalStore, record: RunRecord) -> list[RunRecord]:
+    """The runs that this one continues, newest first; none before one that was purged."""
+    earlier: list[RunRecord] = []
+    body = body_of(record)
+    while body.continues is not None and body.purged_at_us is None and len(earlier) < THREAD_RUNS_MOST:
+        found = await store.run(record.tenant, body.continues)
+        if found is None:
+            raise UnknownRun(f"The run {body.continues}, which {record.id} continues, is not recorded.")
+        earlier.append(found)
+        body = body_of(found)
+    return earlier

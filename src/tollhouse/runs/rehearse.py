@@ -29,7 +29,7 @@ from tollhouse.runs import builtin
 from tollhouse.runs.agents import CATALOGUE, Agent
 from tollhouse.runs.body import Spent, spent_as_json
 from tollhouse.runs.calls import agent_tool_name, is_fatal
-from tollhouse.runs.journal import EVENTS_PAGE, JournalStore, facts_of, read_before
+from tollhouse.runs.journal import EVENTS_PAGE, JournalStore, check_whole, read_before, said_in
 from tollhouse.runs.output import DECLINED, Verdict, check_schema, most_rejections, verify
 from tollhouse.runs.reader import RunReader
 from tollhouse.runs.results import Result, asked, in_characters
@@ -112,9 +112,11 @@ async def rehearse(
     """Rehearse a recorded run with that agent.
 
     ``tools``: what the model sees, by name; None: the tools as they were when the run was started. ``compare_output``:
-    whether another output is a difference; None: where the agent declares a schema. Raises :class:`UnknownRun`.
+    whether another output is a difference; None: where the agent declares a schema. Raises :class:`UnknownRun`,
+    and :class:`RunPurged` where the run, or one that it continues, was purged.
     """
     view = await reader.get(run_id)
+    await check_whole(reader.store, view.record)
     recorded = await _recorded(reader, run_id)
     recorded.output = view.output
     seen = tools if tools is not None else await _catalogue(reader, recorded.catalogue)
@@ -150,7 +152,7 @@ async def _recorded(reader: RunReader, run_id: str) -> _Recorded:
     after = 0
     while page := await store.events(run.tenant, run_stream(run_id), after, EVENTS_PAGE):
         for event in page:
-            facts = await facts_of(store, run.tenant, event)
+            facts = await said_in(store, run.tenant, event)
             if event.kind == RunEvent.STARTED:
                 recorded.catalogue = facts["catalogue"]
                 recorded.messages.extend(message_of(each) for each in facts["messages"])

@@ -36,9 +36,10 @@ from tollhouse.runs.journal import (
     JournalStore,
     RunStale,
     StartRefused,
+    check_whole,
     commit,
-    facts_of,
     last_of_thread,
+    said_in,
 )
 from tollhouse.runs.live import Bus, Moved
 from tollhouse.runs.reader import RunReader
@@ -134,13 +135,15 @@ class Runs(RunReader):
 
         ``effects``: what happens to an effect that its lineage had, or may have had: ``hold`` it for people, ``reuse``
         what is recorded, or ``repeat`` it; the choice is on record. ``agent_version`` None: that of the run itself.
-        Raises :class:`RunNotAllowed` while the run has not ended.
+        Raises :class:`RunNotAllowed` while the run has not ended, and :class:`RunPurged` where it, or a run that it
+        continues, was purged.
         """
         source = await self._record(run_id)
         if not source.finished and source.state != RunState.LIMIT_REACHED:
             raise RunNotAllowed(f"{run_id} is {source.state}; only a run that has ended can be run again.")
+        await check_whole(self._store, source)
         first = (await self._store.events(self.tenant, run_stream(run_id), 0, 1))[0]
-        facts = await facts_of(self._store, self.tenant, first)
+        facts = await said_in(self._store, self.tenant, first)
         start = Start(
             agent=source.agent,
             by=by,

@@ -78,6 +78,7 @@ class RunEvent(StrEnum):
     FAILED = "run_failed"
     CANCELLED = "run_cancelled"
     TIDIED = "run_tidied"
+    PURGED = "run_purged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ RUN_TRANSITIONS: tuple[RunTransition, ...] = (
     *_rows({_S.RUNNING}, _E.FAILED, {_S.FAILED}, "its driver"),
     *_rows(_UNFINISHED, _E.CANCELLED, {_S.CANCELLED}, "a named person, or the cancel of its parent"),
     *_rows(FINISHED, _E.TIDIED, set(), "driver: calls forbidden, children cancelled, parent told"),
+    *_rows(FINISHED, _E.PURGED, set(), "purge, once the run is tidied"),
 )
 
 RUN_TABLE: dict[tuple[RunState | None, RunEvent], RunTransition] = {(t.source, t.event): t for t in RUN_TRANSITIONS}

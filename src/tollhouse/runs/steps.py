@@ -34,6 +34,7 @@ _E, _S = RunEvent, RunState
 
 INLINE_OUTPUT_MOST = 16 * 1024
 """An output of more characters is in the journal only, so that lists of runs stay light."""
+PURGED_CAUSE = "What was said of it was purged."
 
 
 @value_type
@@ -269,6 +270,17 @@ def tidied(
         facts["by_children"] = spent_as_json(by_children)
         body = body.with_children(by_children)
     return _moved(before, _E.TIDIED, RunState(before.state), now_us, facts, body, due_at_us=None)
+
+
+def purged(before: RunRecord, now_us: int) -> RunChange:
+    """What was said in it is erased: messages, results, output, reasons. Who ran what, how it ended and what it spent
+    stay; so does the time of its last change, since it did not change."""
+    body = body_of(before)
+    reason = None if body.reason is None else {"code": body.reason["code"], "cause": PURGED_CAUSE}
+    kept = replace(body, output=None, reason=reason, answers=None, waiting=(), purged_at_us=now_us)
+    change = _moved(before, _E.PURGED, RunState(before.state), now_us, {"erased": before.head_seq}, kept)
+    record = replace(change.record, updated_at_us=before.updated_at_us)
+    return RunChange(change.before, record, change.drafts)
 
 
 def _finished(

@@ -59,6 +59,11 @@ class RunView:
         return tuple(each for each in self.body.waiting if each.id not in answered)
 
     @property
+    def purged_at_us(self) -> int | None:
+        """When what was said in it was erased; None while it is there."""
+        return self.body.purged_at_us
+
+    @property
     def reason(self) -> Mapping[str, Any] | None:
         """Code and cause of its end or stop; None where there is none."""
         return self.body.reason
@@ -100,6 +105,7 @@ def run_as_json(run: RunView) -> dict[str, Any]:
         "output": run.output,
         "reason": None if run.reason is None else dict(run.reason),
         "last_seq": record.head_seq,
+        "purged_at": moment(run.purged_at_us),
     }
 
 

@@ -20,7 +20,7 @@ from tollhouse.errors import StoreSchema
 from tollhouse.ledger.events import Event, event_row
 from tollhouse.ledger.record import CallRecord
 from tollhouse.ledger.rows import COLUMNS, mutable_values, record_of
-from tollhouse.ledger.run_record import RUN_COLUMNS
+from tollhouse.ledger.run_record import RUN_COLUMNS, RunRecord, run_changes, run_of, run_stream
 from tollhouse.stores.common.migrations import SchemaReport
 
 Row = tuple[Any, ...]
@@ -115,6 +115,10 @@ class Statements(Protocol):
     RAISE_FENCES: str
     PURGEABLE: str  # tenant, created and key of the last one, created before, updated before, limit
     PURGE: str  # digest, arguments, mutable columns, tenant, key, expected version
+    PURGEABLE_RUNS: str  # tenant, created and id of the last one, created before, updated before, limit
+    PURGE_RUN: str  # mutable columns, tenant, id, expected version
+    BODIES_OF_STREAM: str  # tenant, stream
+    ERASE_EVENTS: str  # tenant, stream
     DROP_EVENTS: str  # tenant, stream
     CONDEMN: str  # tenant, digest
     LOCK_BLOBS: str
@@ -319,6 +323,37 @@ class RawLedger:
                 for digest in condemned.get(before.key, ()):
                     await self._engine.rows(self._sql.CONDEMN, before.tenant, digest)
         return done
+
+    async def purgeable_runs(self, tenant: str, after: tuple[int, str], before_us: int, limit: int) -> list[RunRecord]:
+        """Runs that ended and were last changed before that time, oldest first, after a (``created_at_us``, id).
+
+        Nothing is left to do about them or any of their calls, nobody is going on with their conversation, and their
+        parents have heard of their ends.
+        """
+        rows = await self._engine.rows(self._sql.PURGEABLE_RUNS, tenant, *after, before_us, before_us, limit)
+        return [run_of(row) for row in rows]
+
+    async def data_with_bodies(self, tenant: str, run_id: str) -> list[str]:
+        """The data of those events of a run that name bodies."""
+        return [data for (data,) in await self._engine.rows(self._sql.BODIES_OF_STREAM, tenant, run_stream(run_id))]
+
+    async def purge_run(
+        self, before: RunRecord, after: RunRecord, events: Sequence[Event], condemned: Sequence[str]
+    ) -> bool:
+        """Erase the data of all events of a run, replace its row, and append events that say so; whether it was done:
+        not where it moved, or somebody began to go on with its conversation. ``condemned``: the bodies that it had."""
+        tenant, stream = before.tenant, run_stream(before.id)
+        async with self._engine.transaction():
+            if condemned:
+                await self._engine.rows(self._sql.LOCK_BLOBS)  # as for calls
+            values = (*run_changes(after), tenant, before.id, before.version)
+            if not await self._engine.changed(self._sql.PURGE_RUN, *values):
+                return False
+            await self._engine.rows(self._sql.ERASE_EVENTS, tenant, stream)
+            await self._engine.fill(EVENTS, [(tenant, *event_row(event)) for event in events])
+            for digest in condemned:
+                await self._engine.rows(self._sql.CONDEMN, tenant, digest)
+        return True
 
     async def condemned(self) -> set[tuple[str, str]]:
         """Bodies that purged calls had, as (tenant, digest)."""

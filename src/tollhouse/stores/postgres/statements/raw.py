@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tollhouse.ledger.record import SETTLED
 from tollhouse.ledger.rows import COLUMNS, EDITABLE, MUTABLE
+from tollhouse.ledger.run_record import RUN_COLUMNS, RUN_MUTABLE
 from tollhouse.stores.common.raw import CALLS, FENCED, GUARDED, Table
 from tollhouse.stores.postgres.statements import blobs, calls, events, runs
 from tollhouse.stores.postgres.statements.meta import PUT, SERVER_US
@@ -64,6 +65,42 @@ PURGEABLE = (
     " AND (SELECT r.finished FROM @runs r WHERE r.tenant = c.tenant AND r.id = c.scope) IS NOT FALSE"
     " ORDER BY c.created_at_us, c.key LIMIT $6"
 )
+
+
+_THREAD_IS_IDLE = (
+    "NOT EXISTS (SELECT FROM @runs t WHERE t.tenant = r.tenant AND t.thread = r.thread AND t.thread IS NOT NULL"
+    " AND NOT t.finished)"
+)
+
+PURGEABLE_RUNS = (
+    f"SELECT {', '.join(f'r.{name}' for name in RUN_COLUMNS)} FROM @runs r"
+    " WHERE r.tenant = $1 AND (r.created_at_us, r.id) > ($2::bigint, $3::text)"
+    " AND r.created_at_us < $4 AND r.updated_at_us < $5 AND r.finished AND r.due_at_us IS NULL"
+    " AND NOT EXISTS (SELECT FROM @events e WHERE e.tenant = r.tenant AND e.stream = 'run:' || r.id"
+    " AND e.seq = r.head_seq AND e.kind = 'run_purged')"
+    f" AND {_THREAD_IS_IDLE}"
+    " AND (SELECT p.finished FROM @runs p WHERE p.tenant = r.tenant AND p.id = r.parent_run_id) IS NOT FALSE"
+    f" AND (SELECT c.state IN ({_SETTLED}) FROM @calls c WHERE c.tenant = r.tenant AND c.key = r.parent_key)"
+    " IS NOT FALSE"
+    " AND NOT EXISTS (SELECT FROM @calls c WHERE c.tenant = r.tenant AND c.scope = r.id AND c.scope IS NOT NULL"
+    f" AND (c.state NOT IN ({_SETTLED}) OR c.contradicted OR c.open_owners IS NOT NULL))"
+    " ORDER BY r.created_at_us, r.id LIMIT $6"
+)
+
+
+def _purge_run() -> str:
+    number = Numbered()
+    changes = ", ".join(f"{name} = {number.one(runs.KINDS[name])}" for name in RUN_MUTABLE)
+    tenant, run_id, version = number.one("text"), number.one("text"), number.one("bigint")
+    row = f"r.tenant = {tenant} AND r.id = {run_id} AND r.version = {version}"
+    return f"UPDATE @runs r SET {changes} WHERE {row} AND {_THREAD_IS_IDLE} RETURNING 1"
+
+
+PURGE_RUN = _purge_run()
+
+BODIES_OF_STREAM = "SELECT data FROM @events WHERE tenant = $1 AND stream = $2 AND data LIKE '%\"$blob\":%'"
+
+ERASE_EVENTS = "UPDATE @events SET data = '' WHERE tenant = $1 AND stream = $2 AND data <> ''"
 
 
 def _purge() -> str:

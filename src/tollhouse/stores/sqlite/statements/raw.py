@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tollhouse.ledger.record import SETTLED
 from tollhouse.ledger.rows import COLUMNS, EDITABLE, MUTABLE
+from tollhouse.ledger.run_record import RUN_COLUMNS, RUN_MUTABLE
 from tollhouse.stores.common.raw import FENCED, GUARDED, Table
 from tollhouse.stores.sqlite.statements import calls
 
@@ -47,6 +48,34 @@ PURGE = (
     f"UPDATE calls SET {', '.join(f'{name} = ?' for name in EDITABLE + MUTABLE)}"
     " WHERE tenant = ? AND key = ? AND version = ?"
 )
+
+_THREAD_IS_IDLE = (
+    "NOT EXISTS (SELECT 1 FROM runs t WHERE t.tenant = r.tenant AND t.thread = r.thread AND t.thread IS NOT NULL"
+    " AND t.finished = 0)"
+)
+
+PURGEABLE_RUNS = (
+    f"SELECT {', '.join(RUN_COLUMNS)} FROM runs r WHERE tenant = ? AND (created_at_us, id) > (?, ?)"
+    " AND created_at_us < ? AND updated_at_us < ? AND finished = 1 AND due_at_us IS NULL"
+    " AND NOT EXISTS (SELECT 1 FROM events e WHERE e.tenant = r.tenant AND e.stream = 'run:' || r.id"
+    " AND e.seq = r.head_seq AND e.kind = 'run_purged')"
+    f" AND {_THREAD_IS_IDLE}"
+    " AND coalesce((SELECT p.finished FROM runs p WHERE p.tenant = r.tenant AND p.id = r.parent_run_id), 1) = 1"
+    f" AND coalesce((SELECT c.state IN ({_SETTLED}) FROM calls c"
+    " WHERE c.tenant = r.tenant AND c.key = r.parent_key), 1) = 1"
+    " AND NOT EXISTS (SELECT 1 FROM calls c WHERE c.tenant = r.tenant AND c.scope = r.id AND c.scope IS NOT NULL"
+    f" AND (c.state NOT IN ({_SETTLED}) OR c.contradicted = 1 OR c.open_owners IS NOT NULL))"
+    " ORDER BY created_at_us, id LIMIT ?"
+)
+
+PURGE_RUN = (
+    f"UPDATE runs AS r SET {', '.join(f'{name} = ?' for name in RUN_MUTABLE)}"
+    f" WHERE tenant = ? AND id = ? AND version = ? AND {_THREAD_IS_IDLE}"
+)
+
+BODIES_OF_STREAM = "SELECT data FROM events WHERE tenant = ? AND stream = ? AND instr(data, '\"$blob\":') > 0"
+
+ERASE_EVENTS = "UPDATE events SET data = '' WHERE tenant = ? AND stream = ? AND data <> ''"
 
 DROP_EVENTS = "DELETE FROM events WHERE tenant = ? AND stream = ?"
 
