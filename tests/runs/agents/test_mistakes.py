@@ -52,6 +52,7 @@ AGENT = "version: 1\nagents:\n  clerk:\n    model: openai:x\n"
         ("    fallback: ['opnai:x']", (5, 16), "There is no provider 'opnai'.", "Did you mean 'openai'?"),
         ("    fallback: ['scripted:x']", (5, 16), "There is no script 'x'.", "Scripts of this file: none."),
         ("    instructions_file: no.md", (5, 24), "cannot be read: No such file", "UTF-8 text file"),
+        ('    instructions_file: "a\\0b"', (5, 24), "instructions_file is not written as it must be.", "text file"),
         ("    instructions_file: ../no.md", (5, 24), "outside of the file's folder", "or below it"),
         ("    instructions_file: /etc/hostname", (5, 24), "outside of the file's folder", "or below it"),
         ("    instructions_file: tollhouse.yaml\n    instructions: x", (5, 24), "given twice", "Keep one"),
