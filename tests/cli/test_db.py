@@ -74,6 +74,12 @@ def test_postgresql_is_upgraded_and_checked_alike(run: Run, postgres_url: str) -
     assert (done.exit_code, done.json["usable"]) == (0, True)
 
 
+def test_backup_into_a_folder_that_is_not_there_is_a_usage_error(run: Run, filled: Shop, tmp_path: Path) -> None:
+    """It is the folder that is told, not the ledger."""
+    done = run("db", "backup", str(tmp_path / "none" / "x.db"), *filled.at)
+    assert (done.exit_code, str(tmp_path / "none") in done.stderr) == (2, True), done
+
+
 def test_copy_moves_a_ledger_and_check_names_the_new_one(run: Run, filled: Shop, tmp_path: Path) -> None:
     """The source says where it went, and every command that would write to it ends with the store's own error."""
     filled.credit("k1")

@@ -115,6 +115,8 @@ def backup(
     screen = Screen(as_json=as_json)
     if file.exists():
         raise UsageMistake(f"{file} exists already.", remedy="Name a file that does not exist.")
+    if not file.absolute().parent.is_dir():
+        raise UsageMistake(f"The folder {file.parent} does not exist.", remedy="Make it, or name another one.")
 
     async def work() -> int:
         return await back_up(await existing(store), file)
