@@ -6,7 +6,7 @@ Thin over :class:`~tollhouse.runs.service.Runs`. Who asks is always the principa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Path, Query
@@ -276,14 +276,6 @@ def _verb(name: str, operation_id: str, summary: str, *more: type[Any]) -> Calla
     return register
 
 
-async def _moved(runs: Runs, run_id: str, if_match: str | None, move: Callable[[], Awaitable[RunView]]) -> Response:
-    """Make the move, if the run is still as the caller saw it."""
-    wanted = versions_of(if_match)
-    if wanted is not None and (view := await runs.get(run_id)).version not in wanted:
-        raise PreconditionFailed(f"{run_id} is at version {view.version} now, {view.state.sentence}.")
-    return _shown(await move())
-
-
 @_verb("cancel", "cancel_run", "Stop a run")
 async def cancel(
     request: Request,
@@ -293,8 +285,8 @@ async def cancel(
     if_match: IfMatch = None,
 ) -> Response:
     """Stop a run at once, with its children. What had left is named in its history; what had not is not sent."""
-    runs, reason = runs_of(request), (body and body.reason) or ""
-    return await _moved(runs, run_id, if_match, lambda: runs.cancel(run_id, by=by.principal, reason=reason))
+    reason, versions = (body and body.reason) or "", versions_of(if_match)
+    return _shown(await runs_of(request).cancel(run_id, by=by.principal, reason=reason, versions=versions))
 
 
 @_verb("limits", "raise_run_limits", "Raise the limits of a run", InvalidSetting)
@@ -302,8 +294,8 @@ async def raise_limits(
     request: Request, by: By, run_id: RunId, body: run_models.LimitsWished, if_match: IfMatch = None
 ) -> Response:
     """Let a run that stopped at a limit go on, under other limits."""
-    runs = runs_of(request)
-    return await _moved(runs, run_id, if_match, lambda: runs.raise_limits(run_id, _wished(body), by=by.principal))
+    limits, versions = _wished(body), versions_of(if_match)
+    return _shown(await runs_of(request).raise_limits(run_id, limits, by=by.principal, versions=versions))
 
 
 @_verb("questions/{question_id}/answer", "answer_question", "Answer a question", UnknownQuestion)
@@ -316,8 +308,8 @@ async def answer(
     if_match: IfMatch = None,
 ) -> Response:
     """Answer a question of a run, which goes on by itself."""
-    runs = runs_of(request)
-    return await _moved(runs, run_id, if_match, lambda: runs.answer(run_id, question_id, body.text, by=by.principal))
+    runs, versions = runs_of(request), versions_of(if_match)
+    return _shown(await runs.answer(run_id, question_id, body.text, by=by.principal, versions=versions))
 
 
 @router.get(

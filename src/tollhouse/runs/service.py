@@ -6,13 +6,14 @@ the same runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from tollhouse.doubt.people import People
 from tollhouse.errors import (
+    PreconditionFailed,
     RunConflict,
     RunNotAllowed,
     ThreadBusy,
@@ -255,9 +256,14 @@ class Runs(RunReader):
 
     # -- people ------------------------------------------------------------------------------------------
 
-    async def answer(self, run_id: str, question_id: str, text: str, *, by: str) -> RunView:
-        """Answer a question of the run; it goes on by itself. Raises :class:`UnknownQuestion`, or
-        :class:`RunNotAllowed` when the run has ended."""
+    async def answer(
+        self, run_id: str, question_id: str, text: str, *, by: str, versions: Collection[int] | None = None
+    ) -> RunView:
+        """Answer a question of the run; it goes on by itself.
+
+        ``versions``: of which one must still stand, or :class:`PreconditionFailed` is raised; None: any. Raises
+        :class:`UnknownQuestion`, or :class:`RunNotAllowed` when the run has ended.
+        """
         check_name(by)
         check_words("text=", text)
 
@@ -270,11 +276,14 @@ class Runs(RunReader):
                 raise UnknownQuestion(f"{run_id} has no open question {question_id[:100]}.")
             return steps.question_answered(record, question_id, text, by, self._core.clock.now_us())
 
-        return await self._decide(run_id, change_of)
+        return await self._decide(run_id, change_of, versions)
 
-    async def raise_limits(self, run_id: str, limits: Mapping[str, Any], *, by: str) -> RunView:
+    async def raise_limits(
+        self, run_id: str, limits: Mapping[str, Any], *, by: str, versions: Collection[int] | None = None
+    ) -> RunView:
         """Let a run that reached a limit go on. ``limits``: those that change, by name; None: no limit.
 
+        ``versions``: see :meth:`answer`.
         Raises :class:`RunNotAllowed` where it was run again meanwhile: each would do what the other does.
         """
         check_name(by)
@@ -285,17 +294,20 @@ class Runs(RunReader):
             raised = check_limits(body_of(record).limits, limits, tighten=False)
             return steps.limits_raised(record, raised, by, self._core.clock.now_us())
 
-        return await self._decide(run_id, change_of)
+        return await self._decide(run_id, change_of, versions)
 
-    async def cancel(self, run_id: str, *, by: str, reason: str = "") -> RunView:
+    async def cancel(
+        self, run_id: str, *, by: str, reason: str = "", versions: Collection[int] | None = None
+    ) -> RunView:
         """Stop a run, at once. What it had not sent is not sent; what had left is named in its history.
 
-        Its children are cancelled too. Cancelling a cancelled run changes nothing. Raises :class:`RunNotAllowed` for
-        one that ended otherwise.
+        Its children are cancelled too. Cancelling a cancelled run changes nothing. ``versions``: see :meth:`answer`.
+        Raises :class:`RunNotAllowed` for one that ended otherwise.
         """
         check_name(by)
         check_words("reason=", reason)
         record = await self._record(run_id)
+        _check_version(record, versions)
         while record.state != RunState.CANCELLED:
             left = await self._ending.left(record)
             now_us = self._core.clock.now_us()
@@ -304,15 +316,19 @@ class Runs(RunReader):
                 record, _ = await commit(self._store, change, self._core.ids.new(Prefix.DECISION))
             except RunStale as stale:
                 record = stale.record or await self._record(run_id)
+                _check_version(record, versions)
                 continue
             self.bus.tell(Moved(record.id, record.head_seq, record.state))
             record = await self.tidy(record)
         return await self._seen(record)
 
-    async def _decide(self, run_id: str, change_of: Callable[[RunRecord], RunChange]) -> RunView:
+    async def _decide(
+        self, run_id: str, change_of: Callable[[RunRecord], RunChange], versions: Collection[int] | None
+    ) -> RunView:
         """Write a person's change, decided anew when the run moved meanwhile."""
         record = await self._record(run_id)
         while True:
+            _check_version(record, versions)
             try:
                 record, _ = await commit(self._store, change_of(record), self._core.ids.new(Prefix.DECISION))
             except RunStale as stale:
@@ -392,3 +408,10 @@ class Runs(RunReader):
     def hold_nothing_between_steps(self) -> None:
         """For tests: every step begins from the store, as if another process made it."""
         self._shared.reread_every_step = True
+
+
+def _check_version(record: RunRecord, versions: Collection[int] | None) -> None:
+    """Raise :class:`PreconditionFailed` unless the run stands at one of these versions. None: any is right."""
+    if versions is not None and record.version not in versions:
+        now = RunState(record.state).sentence
+        raise PreconditionFailed(f"{record.id} is at version {record.version} now: {now}.")

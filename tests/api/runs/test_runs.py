@@ -277,6 +277,28 @@ async def test_change_on_a_version_that_does_not_stand_is_refused(serve_runs: Se
     problem(await client.post(f"/v1/runs/{run_id}/limits", json={"turns": 30}), 409, "run_not_allowed")
 
 
+async def test_change_that_another_overtakes_is_refused(serve_runs: ServeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If-Match holds up to the very commit: what somebody else wrote in between is looked at first."""
+    served = await serve_runs(Says([*ASKS, *ASKS], "Done."), drive=False)
+    client = await served.client()
+    run_id = await served.started(client)
+    await served.driver.settle()
+    fresh = {"If-Match": f'"{(await served.runs.get(run_id)).version}"'}
+    write_run = served.runs.store.write_run
+
+    async def overtaken(write: Any) -> Any:
+        monkeypatch.setattr(served.runs.store, "write_run", write_run)
+        await served.runs.answer(run_id, f"{run_id}:1.1", "That one.", by="ada")
+        return await write_run(write)
+
+    monkeypatch.setattr(served.runs.store, "write_run", overtaken)
+    problem(await client.post(f"/v1/runs/{run_id}/cancel", headers=fresh), 412, "precondition_failed")
+    answer = f"/v1/runs/{run_id}/questions/{run_id}:1.2/answer"
+    problem(await client.post(answer, json={"text": "It."}, headers=fresh), 412, "precondition_failed")
+    now = await served.runs.get(run_id)
+    assert (now.state, set(now.body.answers or ())) == (RunState.QUEUED, {f"{run_id}:1.1"})
+
+
 async def test_run_that_ended_by_itself_cannot_be_cancelled(serve_runs: ServeRuns) -> None:
     """There is nothing to stop."""
     served = await serve_runs(Says("Done."))
