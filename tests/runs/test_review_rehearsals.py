@@ -9,7 +9,7 @@ import pytest
 from tests.support.runs import OpenStage, agent, calls, driven_only
 from tollhouse import Rejected, tool, write
 from tollhouse.models.port import ModelReply, ModelRequest, UserMessage
-from tollhouse.runs.agents import Verifier
+from tollhouse.runs.agents import Limits, Verifier
 from tollhouse.runs.rehearse import rehearse
 
 
@@ -86,3 +86,23 @@ async def test_rehearsal_ends_where_a_failing_call_ends_a_run(open_stage: OpenSt
     assert (played.state, played.reason, played.differences) == (run.state, run.reason, ())
     milder = await rehearse(stage.runs, run.id, agent(tools=("refuse",)), stage.model)
     assert (milder.state, [each.kind for each in milder.differences]) == ("succeeded", ["other_end"])
+
+
+@driven_only
+async def test_rehearsal_has_the_turns_that_the_run_was_given(open_stage: OpenStage) -> None:
+    """A run whose limit people raised is rehearsed with what it had in the end, and ends as it did."""
+
+    @tool(write())
+    async def note() -> str:
+        """Write something down."""
+        return "noted"
+
+    agents = [agent(tools=("note",), limits=Limits(turns=1))]
+    stage = await open_stage(note, agents=agents, clerk=[calls(("note", {})), "ok"])
+    run = await stage.run()
+    assert run.state == "limit_reached"
+    assert (await stage.runs.rehearse(run.id)).state == "limit_reached"
+    await stage.runs.raise_limits(run.id, {"turns": 2}, by="bob")
+    assert (await stage.settled(run.id)).state == "succeeded"
+    played = await stage.runs.rehearse(run.id)
+    assert (played.state, played.turns, played.differences) == ("succeeded", 2, ())

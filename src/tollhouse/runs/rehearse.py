@@ -92,11 +92,15 @@ class Rehearsal:
 
 @dataclass(slots=True)
 class _Recorded:
-    """What the record says: the messages it began with, each call with its answer, and how it ended."""
+    """What the record says: the messages it began with, each call with its answer, and how it ended.
+
+    ``turns``: how many people let it make when they raised its limits; 0: nobody did.
+    """
 
     messages: list[Message] = field(default_factory=list)
     asks: list[tuple[Ask, Result | None]] = field(default_factory=list)
     catalogue: str = ""
+    turns: int = 0
     output: Any = None
 
 
@@ -156,6 +160,8 @@ async def _recorded(reader: RunReader, run_id: str) -> _Recorded:
             if event.kind == RunEvent.STARTED:
                 recorded.catalogue = facts["catalogue"]
                 recorded.messages.extend(message_of(each) for each in facts["messages"])
+            elif event.kind == RunEvent.LIMITS_RAISED:
+                recorded.turns = facts["limits"]["turns"]
             elif event.kind == RunEvent.MODEL_ANSWERED:
                 asks += getattr(message_of(facts["message"]), "asks", ())
             elif event.kind == RunEvent.CALLS_SETTLED:
@@ -192,7 +198,7 @@ class _Play:
     async def through(self) -> tuple[str, Any, Mapping[str, Any] | None]:
         """Play to the end: state, output and reason."""
         rejections = Counter[str]()
-        while self.turn < self._agent.limits.turns:
+        while self.turn < max(self._agent.limits.turns, self._recorded.turns):
             self.turn += 1
             try:
                 reply = in_characters(await self._model.ask(self._request()))
