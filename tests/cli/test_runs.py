@@ -213,6 +213,16 @@ def test_cancel_stops_a_run_and_is_no_failure_of_the_command(desk: Desk) -> None
     assert desk.do("cancel", ended, "--by", "ada", "--json").json["error"]["code"] == "run_not_allowed"
 
 
+def test_broken_tools_stop_nobody_from_deciding(desk: Desk) -> None:
+    """Stopping a run, above all, needs none of them."""
+    asked, other = desk.start("ask"), desk.start("ask")
+    desk.file.write_text("broken: [")
+    question = asked["waiting"][0]["id"]
+    assert desk.do("answer", asked["id"], question, "--text", "a7", "--by", "bob").exit_code == 0
+    assert desk.do("cancel", other["id"], "--by", "bob").exit_code == 0
+    assert desk.do("rerun", other["id"], "--by", "bob", "--json").json["error"]["code"] == "agent_file_invalid"
+
+
 def test_rerun_is_a_run_of_its_own(desk: Desk) -> None:
     """Linked to its source, with the choice about effects on record."""
     run_id = desk.start("credit")["id"]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from tollhouse.cli.options import DEFAULT_FILE, PRINCIPAL_ENV, STORE_ENV, TENANT_ENV, TOOLS_ENV
-from tollhouse.cli.sources import agents_file
 from tollhouse.ledger import decisions
 from tollhouse.ledger.decisions import Finding
 from tollhouse.ledger.guards import guard_r
@@ -60,9 +60,9 @@ class Place(NamedTuple):
 
 
 def place_of(store: str | None, tenant: str, file: str | None) -> Place:
-    """The place that the options of a command named."""
-    found = agents_file(file) if file is not None or store is None else None
-    return Place(store, tenant, None if found is None else str(found.file.path))
+    """The place that the options of a command named. Nothing is read: a file that is broken since is still its name."""
+    named = DEFAULT_FILE if file is None and store is None else file
+    return Place(store, tenant, None if named is None else str(Path(named)))
 
 
 def next_steps(record: CallRecord, now_us: int, place: Place) -> list[Step]:

@@ -89,7 +89,7 @@ def start(
 
     if drive:
         return run(_driven(begin, screen, store, file, tenant))
-    return _decided(begin, screen, store, file, tenant, "Started {id} of {agent}.")
+    return _decided(begin, screen, store, file, tenant, "Started {id} of {agent}.", starts=True)
 
 
 async def _publish_if_new(runs: Runs, agent: str, found: Draft | None) -> None:
@@ -197,6 +197,7 @@ def rerun(
         file,
         tenant,
         "Started {id} of {agent}, attempt {attempt}.",
+        starts=True,
     )
 
 
@@ -265,9 +266,13 @@ def _decided(
     said: str,
     *,
     ended: bool = False,
+    starts: bool = False,
 ) -> int:
+    """Decide, and say so. ``starts``: a run begins, with the tools as they are now on record; other decisions need
+    none, so that a tool which cannot be loaded stops nobody from stopping its runs."""
+
     async def work() -> RunView:
-        async with deciding_runs(store, tenant, file, tools_from(None, file)) as runs:
+        async with deciding_runs(store, tenant, file, tools_from(None, file) if starts else ()) as runs:
             return await decide(runs)
 
     found = run(work())
