@@ -177,6 +177,7 @@ def test_purge_takes_old_calls_out_and_shows_what_is_left(run: Run, filled: Shop
     "wrong",
     [
         ("--older-than", "soon"),
+        ("--older-than", "99999999999999999999d"),
         ("--older-than", "1d", "--state", "in_doubt"),
         ("--older-than", "1d", "--runs", "--state", "limit_reached"),
         ("--older-than", "1d", "--runs", "--results-only"),

@@ -24,6 +24,7 @@ from tollhouse.runs.states import FINISHED, RunState
 _SETTLED = ", ".join(sorted(SETTLED))
 _FINISHED = ", ".join(sorted(FINISHED))
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_AGE_MOST_S = 365_000 * 86400.0
 
 
 def purge(
@@ -114,7 +115,9 @@ def _seconds(age: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", age.strip())
     if found is None:
         raise UsageMistake(f"{age!r} is no age.", remedy="Give a number and s, m, h or d, as in 90d.")
-    return float(found[1]) * _UNITS_S[found[2]]
+    if (age_s := float(found[1]) * _UNITS_S[found[2]]) > _AGE_MOST_S:
+        raise UsageMistake(f"{age} is before every clock.", remedy="Give 1000 years (365000d) at most.")
+    return age_s
 
 
 def _states(given: str | None) -> frozenset[State]:
