@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.crash.runs.office import CREDIT, Office, Opened, credit_of, effects_of, office, opened, questions
-from tests.crash.runs.watching import begun, bundles, finished, side_by_side, sound, stands, steps, until
-from tollhouse.errors import RunNotAllowed, StoreUnavailable, UnknownQuestion
+from tests.crash.runs.watching import begun, bundles, finished, side_by_side, some, sound, stands, steps, until
+from tollhouse.errors import NotAllowed, RunNotAllowed, StoreUnavailable, UnknownQuestion
 from tollhouse.ledger.events import first_break
 from tollhouse.ledger.run_record import run_stream
 from tollhouse.runs.agents import Limits
@@ -29,11 +29,13 @@ pytestmark = [pytest.mark.crash, pytest.mark.postgres]
 
 VARIANTS: tuple[Variant, ...] = ("applied", "not_applied")
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
+OFTEN_APPLIED = pytest.mark.parametrize("variant", ["applied", pytest.param("not_applied", marks=pytest.mark.slow)])
+"""For tests that repeat for each commit what others show of the variant that is slow here."""
 TOOLS = {"tests.crash.tools:credits": {"hooks": True}, "tests.crash.tools:guarded": {"hooks": True}}
 ASK = ("ask_person", {"question": "How much?"})
 DELETE = ("delete_account", {"account": "a1"})
 PATIENT = {"store_wait_s": 20.0, "lease_s": 30.0}
-AWAY_S = 1.0
+AWAY_S = 3.0
 """How long the store of an impatient office waits for its server before it says that it is away."""
 
 WHOLE_LIFE = [
@@ -106,11 +108,11 @@ async def whole_life(mine: Opened, receiver: Receiver) -> str:
     (approval,) = (await stands(mine.runs, run_id, "awaiting_approval")).waiting
     await at_last(lambda: mine.house.approve(approval.id, by="bob"))
     await stands(mine.runs, run_id, "limit_reached")
-    await at_last(lambda: mine.runs.raise_limits(run_id, {"turns": 9}, by="bob"))
+    await at_last(lambda: mine.runs.raise_limits(run_id, {"turns": 9}, by="bob"), RunNotAllowed)
     return run_id
 
 
-async def at_last(said: Callable[[], Awaitable[Any]], done: type[Exception] = RunNotAllowed) -> Any:
+async def at_last(said: Callable[[], Awaitable[Any]], done: type[Exception] = NotAllowed) -> Any:
     """Say it until the store is there. ``done``: what is heard by whoever says it again though it was done."""
     told_away = False
     while True:
@@ -124,7 +126,7 @@ async def at_last(said: Callable[[], Awaitable[Any]], done: type[Exception] = Ru
             return None
 
 
-@EACH_VARIANT
+@OFTEN_APPLIED
 @pytest.mark.parametrize("commits", bundles((*COMMITS, FORGET), 8))
 async def test_lost_acknowledgement_changes_nothing_of_a_run(
     place: MakePlace, receiver: Receiver, variant: Variant, commits: Sequence[str]
@@ -228,12 +230,11 @@ async def test_lost_acknowledgement_changes_nothing_of_a_hand_over(
 @asynccontextmanager
 async def away_after(here: Place, commit: str, variant: Variant) -> AsyncIterator[None]:
     """Lose the acknowledgement, and let nobody connect until well after the store has given up."""
-    here.proxy.refuse()  # what is connected stays so until its acknowledgement is lost
-    trap = here.proxy.lose_next_ack(writing(commit), variant=variant)
+    trap = here.proxy.lose_next_ack(writing(commit), variant=variant, then_away=True)
 
     async def back() -> None:
         await asyncio.to_thread(trap.wait, 60.0)
-        await asyncio.sleep(2 * AWAY_S)
+        await asyncio.sleep(AWAY_S + 1.0)
         here.proxy.pass_through()
 
     coming = asyncio.ensure_future(back())
@@ -245,8 +246,14 @@ async def away_after(here: Place, commit: str, variant: Variant) -> AsyncIterato
     assert_lost(trap, variant)
 
 
-@EACH_VARIANT
-@pytest.mark.parametrize("commits", bundles((*COMMITS, FORGET), 8))
+GIVEN_UP = ("run_claimed", "model_answered", "calls_settled", "run_succeeded")
+"""Those that `make test` tries; the others are slow."""
+PEOPLE = ("run_started", "question_answered", "approved", "limits_raised")
+"""Commits that somebody waits for: they hear that the store is away, and say it again."""
+
+
+@OFTEN_APPLIED
+@pytest.mark.parametrize("commits", some((*COMMITS, FORGET), GIVEN_UP, 4))
 async def test_run_whose_store_gave_up_over_a_commit_goes_on_by_itself(
     place: MakePlace, receiver: Receiver, variant: Variant, commits: Sequence[str]
 ) -> None:
@@ -255,9 +262,9 @@ async def test_run_whose_store_gave_up_over_a_commit_goes_on_by_itself(
     async def lost(commit: str) -> None:
         account = f"{commit}-{variant}"
         plan = ((*credit_of(account)[0], ASK), (DELETE,))
-        impatient = {**PATIENT, "store_wait_s": AWAY_S}
-        with place(account, plan, limits=Limits(turns=2), settings=impatient) as here:
-            async with opened(here.office) as mine, opened(here.direct, drives=False) as desk:
+        with place(account, plan, limits=Limits(turns=2)) as here:
+            impatient = replace(here.office, settings={**PATIENT, "store_wait_s": AWAY_S})
+            async with opened(impatient) as mine, opened(here.direct, drives=False) as desk:
                 async with away_after(here, commit, variant):
                     run_id = await whole_life(mine if commit in PEOPLE else desk, receiver)
                     await until(desk.runs, run_id, lambda run: run.record.finished, timeout_s=60.0)
@@ -267,7 +274,3 @@ async def test_run_whose_store_gave_up_over_a_commit_goes_on_by_itself(
 
     await side_by_side(commits, lost)
     assert len(receiver.effects("deletions")) == len(commits)
-
-
-PEOPLE = ("run_started", "question_answered", "approved", "limits_raised")
-"""Commits that somebody waits for: they hear that the store is away, and say it again."""

@@ -47,7 +47,8 @@ async def test_judge_sees_what_is_wrong(make_office: MakeOffice, receiver: Recei
             assert {"repeated", "unexplained"} <= set(found)
 
 
-async def _played(seeds: range, folder: Path, drive: Drive, temporal: str, store: str | None = None) -> None:
+async def played(seeds: range, folder: Path, drive: Drive, temporal: str, store: str | None = None) -> None:
+    """Play these seeds side by side, each as by :func:`play`; nothing is found."""
     found = await asyncio.gather(*(play(seed, folder, drive, store, temporal=temporal) for seed in seeds))
     failed = {seed: verdicts for seed, verdicts in zip(seeds, found, strict=True) if verdicts}
     assert failed == {}, f"played again by TOLLHOUSE_TEST_SEED={min(failed)}"
@@ -57,7 +58,7 @@ async def _played(seeds: range, folder: Path, drive: Drive, temporal: str, store
 async def test_ten_seeds_over_sqlite(tmp_path: Path, drive: Drive, temporal: str, part: int) -> None:
     """Each seed has a ledger, a receiver and processes of its own."""
     first = FIRST + 5 * part
-    await _played(range(first, first + 5), tmp_path, drive, temporal)
+    await played(range(first, first + 5), tmp_path, drive, temporal)
 
 
 @pytest.mark.slow
@@ -66,7 +67,7 @@ async def test_ten_seeds_over_sqlite(tmp_path: Path, drive: Drive, temporal: str
 async def test_hundred_seeds_over_sqlite(tmp_path: Path, drive: Drive, temporal: str, part: int) -> None:
     """The same, for longer."""
     first = FIRST + 1000 + 5 * part
-    await _played(range(first, first + 5), tmp_path, drive, temporal)
+    await played(range(first, first + 5), tmp_path, drive, temporal)
 
 
 @pytest.mark.slow
@@ -78,4 +79,4 @@ async def test_hundred_seeds_over_postgres(
 ) -> None:
     """The same over one server, a tenant for each seed."""
     first = FIRST + 2000 + 5 * part
-    await _played(range(first, first + 5), tmp_path, drive, temporal, postgres_url)
+    await played(range(first, first + 5), tmp_path, drive, temporal, postgres_url)

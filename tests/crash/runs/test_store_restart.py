@@ -23,7 +23,12 @@ MakeOffice = Callable[..., Office]
 @pytest.fixture
 def make_office(private_postgres: PostgresServer, receiver: Receiver, house_tenant: str, temporal: str) -> MakeOffice:
     """Describes an office over the test's own server."""
-    return partial(office, private_postgres.url, receiver, house_tenant, temporal=temporal)
+    return office_over(private_postgres, receiver, house_tenant, temporal)
+
+
+def office_over(server: PostgresServer, receiver: Receiver, tenant: str, temporal: str) -> MakeOffice:
+    """Describes an office over that server."""
+    return partial(office, server.url, receiver, tenant, temporal=temporal)
 
 
 async def test_server_that_is_killed_under_a_run_delays_it_only(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 
 import pytest
@@ -90,6 +90,13 @@ def bundles(names: Iterable[str], size: int = 6) -> list[Any]:
     left = list(names)
     parts = [left[at : at + size] for at in range(0, len(left), size)]
     return [pytest.param(part, id=f"{part[0]}..{part[-1]}") for part in parts]
+
+
+def some(names: Iterable[str], quick: Collection[str], size: int = 6) -> list[Any]:
+    """Parameters of those names that `make test` tries, and slow ones of the others."""
+    others = bundles([name for name in names if name not in quick], size)
+    slow = [pytest.param(*each.values, id=each.id, marks=pytest.mark.slow) for each in others]
+    return [pytest.param(list(quick), id="some"), *slow]
 
 
 async def side_by_side(names: Iterable[str], scenario: Callable[[str], Coroutine[Any, Any, None]]) -> None:
