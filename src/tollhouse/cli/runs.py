@@ -97,12 +97,12 @@ def watch(
     store: Store = None,
     file: File = None,
     tenant: Tenant = DEFAULT_TENANT,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line for each event.")] = False,
 ) -> int:
     """Follow a run until it ends.
 
     What happened so far is told, then each event as it comes. Long work that is under way is shown with its age.
-    Ctrl-C stops watching, and nothing else. With --json one object a line.
+    Ctrl-C stops watching, and nothing else.
     """
     screen = Screen(as_json=as_json)
 
