@@ -30,7 +30,7 @@ LINES_MOST, BYTES_MOST = 1000, 4 * 1024 * 1024
 """What a follower remembers at least of the newest lines, and at most of their bytes."""
 PAGE = 200
 """Lines that one reader is sent at a time."""
-PAGE_BYTES = 1024 * 1024
+PAGE_BYTES = 256 * 1024
 """Beyond so many bytes a reader gets no further line at a time: whoever is slow keeps no more than that waiting."""
 JOINED_MOST = 16
 LIVE_CHARACTERS_MOST = 1024 * 1024
@@ -78,6 +78,16 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(AWAY_S)
 
 
+def _page(lines: list[Line]) -> list[Line]:
+    """Lines from the first, as many as one reader is sent at a time."""
+    size = 0
+    for number, line in enumerate(lines, start=1):
+        size += len(line.sent)
+        if size > PAGE_BYTES:
+            return lines[:number]
+    return lines
+
+
 class Joined(NamedTuple):
     """Lines as they are sent, all in one; empty: there are no more yet. ``last``: the place after them."""
 
@@ -122,7 +132,7 @@ class Feed:
             return ()
         if after >= self._first - 1:
             at = after - self._first + 1
-            return self._lines[at : at + PAGE]
+            return _page(self._lines[at : at + PAGE])
         return await patiently(lambda: self._older(after))
 
     async def _older(self, after: int) -> list[Line]:

@@ -106,19 +106,22 @@ async def test_reader_ahead_of_the_follower_is_not_told_what_it_has(serve_runs: 
     assert all("I have" not in event["data"] or "SNAPSHOT" in event["data"] for event in got)
 
 
+@pytest.mark.parametrize("remembered", [False, True])
 async def test_reader_is_sent_no_more_at_a_time_than_is_good_for_memory(
-    serve_runs: ServeRuns, monkeypatch: pytest.MonkeyPatch
+    serve_runs: ServeRuns, monkeypatch: pytest.MonkeyPatch, remembered: bool
 ) -> None:
     """Long texts come a few at a time, however many lines a page may have."""
     monkeypatch.setattr(feeds, "PAGE_BYTES", 100_000)
     served = await serve_runs(Mentions(*[ASK] * 4, "Done."), drive=False)
-    run_id = (await served.runs.start("helper", "Do it.", by="ada")).id
+    started = await served.runs.start("helper", "Do it.", by="ada")
+    run_id = started.id
     for turn in range(1, 5):
         await served.driver.settle()
         await served.runs.answer(run_id, f"{run_id}:{turn}.1", "yes " * 20_000, by="ada")
     await served.driver.settle()
     record = (await served.runs.get(run_id)).record
-    feed, place, pages = Feed(served.runs, record), 0, 0
+    feed, place, pages = Feed(served.runs, started.record if remembered else record), 0, 0
+    await feed._read()
     while lines := await feed.lines(place):
         assert [line.event.seq for line in lines] == list(range(place + 1, lines[-1].event.seq + 1))
         assert sum(len(line.sent) for line in lines[:-1]) <= feeds.PAGE_BYTES
