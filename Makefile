@@ -13,7 +13,7 @@ NODE_PEERS := tests/node/node_modules/ready.stamp
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check format docs serve drill bench lock clean
+.PHONY: help demo test test-all check format docs serve drill drill-runs bench lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ serve: $(READY) ## run agents and answer over HTTP: tollhouse.yaml, or a sample 
 
 drill: $(READY) ## crash, pause and cut off real processes over many seeds (ARGS="--seeds 50")
 	@$(BIN)/tollhouse drill $(ARGS)
+
+drill-runs: $(READY) ## the same for runs, under both drivers, for an hour or so (ARGS="-k temporal")
+	@$(BIN)/pytest -n 2 --dist loadgroup -m crash tests/crash/runs $(ARGS)
 
 $(PEERS): requirements/peers.txt
 	@$(PYTHON) -m venv .venv-peers
