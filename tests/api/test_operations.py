@@ -42,6 +42,19 @@ async def test_store_that_hangs_is_told_within_the_time_of_a_probe(
     assert "tollhouse_store_up 0" in (await client.get("/metrics")).text
 
 
+async def test_store_that_fails_as_nobody_foresaw_is_told_as_well(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe that raises is an answer, too: 503 with the store named, no defect of the server's."""
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(health_module.Health, "_signs", fail)
+    answer = await (await served.client()).get("/readyz")
+    assert (answer.status_code, answer.json()["checks"]["store"]["ok"]) == (503, False)
+
+
 async def test_lease_that_ended_makes_it_unready(serve: Serve, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that may not depart anything takes no work."""
     served = await serve(*shop.tools, settings={"interfering": True, "lease_s": 0.3})

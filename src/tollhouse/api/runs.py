@@ -50,7 +50,9 @@ MAY_ASK = (
     RunState.AWAITING_APPROVAL,
     RunState.AWAITING_RECONCILIATION,
     RunState.RUNNING,
+    RunState.QUEUED,
 )
+"""States in which a question can be answered: also while the answer to another one waits for a driver."""
 LOOKED_AT_MOST = 500
 """Paused runs that one request looks at for questions; a cursor leads on."""
 

@@ -243,6 +243,19 @@ async def test_two_answers_at_once_reach_the_run_once(serve_runs: ServeRuns) -> 
     assert kinds.count("question_answered") == 1
 
 
+async def test_question_stays_listed_while_the_answer_to_another_waits(serve_runs: ServeRuns) -> None:
+    """However long no driver takes the run up, what is open can be found and answered."""
+    served = await serve_runs(Says([*ASKS, *ASKS], "Done."), drive=False)
+    client = await served.client()
+    run_id = await served.started(client)
+    await served.driver.settle()
+    for answered in (1, 2):
+        open_ids = [question["id"] for question in (await client.get("/v1/questions")).json()["questions"]]
+        assert open_ids == [f"{run_id}:1.{number}" for number in range(answered, 3)]
+        path = f"/v1/runs/{run_id}/questions/{run_id}:1.{answered}/answer"
+        assert (await client.post(path, json={"text": "That one."})).status_code == 200
+
+
 async def test_questions_of_many_runs_are_paged_through(serve_runs: ServeRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where most of the paused runs ask nothing."""
     monkeypatch.setattr("tollhouse.api.runs.LOOKED_AT_MOST", 2)
