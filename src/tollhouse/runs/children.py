@@ -5,29 +5,17 @@ Asked where a run is started for a call, where that call is settled, and where a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 from tollhouse.ledger.record import replace
-from tollhouse.ledger.run_record import RunQuery, RunRecord, RunStore
+from tollhouse.ledger.run_record import RunRecord, RunStore
 from tollhouse.runs.agents import Limits
 from tollhouse.runs.body import Spent, body_of
-
-PAGE = 500
-
-
-async def children_of(store: RunStore, tenant: str, run_id: str) -> AsyncIterator[RunRecord]:
-    """Every run that a call of that run started, newest first."""
-    query = RunQuery(parent_run_id=run_id, limit=PAGE)
-    while page := await store.find_runs(tenant, query):
-        for child in page:
-            yield child
-        query = replace(query, before=(page[-1].created_at_us, page[-1].id))
+from tollhouse.runs.journal import runs_of
 
 
 async def spent_by_children(store: RunStore, tenant: str, run_id: str) -> Spent:
     """What the children of a run spent by now, all the way down, whether it has heard of their ends or not."""
     spent = Spent()
-    async for child in children_of(store, tenant, run_id):
+    async for child in runs_of(store, tenant, parent=run_id):
         spent = spent.plus(await spent_in_all(store, child))
     return spent
 

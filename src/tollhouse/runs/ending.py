@@ -20,8 +20,8 @@ from tollhouse.ledger.record import State
 from tollhouse.ledger.run_record import RunRecord
 from tollhouse.runs import steps
 from tollhouse.runs.body import Spent, body_of
-from tollhouse.runs.children import children_of, spent_by_children
-from tollhouse.runs.journal import JournalStore, RunStale, calls_of, commit, output_of
+from tollhouse.runs.children import spent_by_children
+from tollhouse.runs.journal import JournalStore, RunStale, calls_of, commit, output_of, runs_of
 from tollhouse.runs.states import RunState
 
 CancelChild = Callable[[str, str, str], Awaitable[None]]
@@ -79,7 +79,7 @@ class Ending:
 
     async def cancel_children(self, run: RunRecord, cancel_child: CancelChild) -> None:
         """Cancel what the run had other agents do, as far as it has not ended."""
-        async for child in children_of(self._store, run.tenant, run.id):
+        async for child in runs_of(self._store, run.tenant, parent=run.id):
             if not child.finished:
                 await cancel_child(child.id, run.id, f"its parent {run.id} is {run.state}")
 
