@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +32,22 @@ def test_key_is_made_once_and_for_this_user_alone(tmp_path: Path) -> None:
     assert again.key_id == first.key_id
     assert (home / PUBLIC).read_text() == first.public_pem
     assert sorted(path.name for path in home.iterdir()) == [PRIVATE, PUBLIC]
+
+
+@posix
+def test_user_without_a_home_is_told_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs under a number which nobody has; a ledger in a file has a folder all the same."""
+
+    def nobody(_uid: int) -> Any:
+        raise KeyError("no such user")
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    with pytest.raises(SigningKeyUnusable) as refused:
+        home_of("postgresql://db/ledger", {})
+    assert refused.value.remedy == "Set TOLLHOUSE_HOME."
+    assert home_of("postgresql://db/ledger", {"TOLLHOUSE_HOME": "/keys"}) == Path("/keys")
+    assert home_of("sqlite:////data/l.db", {}) == Path("/data/keys")
 
 
 def test_public_half_is_that_of_the_key(tmp_path: Path) -> None:

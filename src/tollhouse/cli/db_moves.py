@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from pathlib import Path
@@ -14,6 +15,7 @@ from tollhouse.cli.ledger import existing, run
 from tollhouse.cli.options import By, Json, Store, decider
 from tollhouse.cli.screen import Screen
 from tollhouse.cli.words import count
+from tollhouse.errors import SigningKeyUnusable
 from tollhouse.operations.backups import back_up
 from tollhouse.operations.copying import Copied, abandon_copy, copy_ledger
 from tollhouse.runs.proof.anchors import anchors_file
@@ -50,7 +52,8 @@ def copy(
         screen.document(_as_json(source, target, copied))
     else:
         _show(screen, source, target, copied)
-    _say_what_stays(screen, source, target)
+    with contextlib.suppress(OSError, SigningKeyUnusable):  # nothing that this user can take along
+        _say_what_stays(screen, source, target)
     return OK
 
 

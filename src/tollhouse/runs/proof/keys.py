@@ -33,14 +33,20 @@ def home_of(store_url: str, environment: Mapping[str, str] = os.environ) -> Path
     """The folder of a ledger's key and anchors; nothing is made.
 
     ``TOLLHOUSE_HOME`` where it is set; else ``keys`` beside the file of a SQLite ledger; else the user's state folder,
-    ``~/.local/state/tollhouse`` (``XDG_STATE_HOME`` is respected).
+    ``~/.local/state/tollhouse`` (``XDG_STATE_HOME`` is respected). Raises :class:`SigningKeyUnusable` where there is
+    none of these.
     """
     if told := environment.get(HOME_ENV):
         return Path(told)
     if (file := _file_of(store_url)) is not None:
         return file.absolute().parent / "keys"
     state = environment.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local" / "state") / "tollhouse"
+    try:
+        return (Path(state) if state else Path.home() / ".local" / "state") / "tollhouse"
+    except RuntimeError:
+        raise SigningKeyUnusable(
+            "There is no place for the signing key: the user of this process has no home.", remedy=f"Set {HOME_ENV}."
+        ) from None
 
 
 def place_of(store_url: str) -> str:
