@@ -210,6 +210,20 @@ async def purge_one(ledger: RawLedger, stage: Stage, run_id: str) -> None:
     assert (await stage.runs.get(run_id)).purged_at_us is not None
 
 
+async def test_rerun_that_was_started_before_is_found(open_stage: OpenStage, bank: Bank) -> None:
+    """Whoever repeats a rerun under its key after the purge gets the run that it started; another is refused."""
+    stage = await talkative(open_stage, bank)
+    run = await stage.run()
+    again = await stage.runs.rerun(run.id, by="bob", key="again", effects="reuse")
+    await stage.settle()
+    assert (await purged(stage)).runs == {"succeeded": 2}
+    found = await stage.runs.rerun(run.id, by="bob", key="again", effects="reuse")
+    assert (found.id, found.started_before) == (again.id, True)
+    for key, effects in (("again", "repeat"), ("other", "reuse"), (None, "reuse")):
+        with pytest.raises(RunPurged):
+            await stage.runs.rerun(run.id, by="bob", key=key, effects=effects)  # type: ignore[arg-type]
+
+
 async def test_thread_goes_on_after_a_purged_run(open_stage: OpenStage, bank: Bank) -> None:
     """Its next run begins with the note that the messages before were erased; later ones follow as ever."""
     stage = await talkative(open_stage, bank)

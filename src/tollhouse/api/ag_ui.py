@@ -366,7 +366,9 @@ _TELLERS: dict[str, Callable[[Projection, Line], list[BaseEvent]]] = {
 }
 """What each kind of line comes to; the others come to nothing."""
 
-_OUTSIDE = frozenset({RunEvent.QUESTION_ANSWERED, RunEvent.LIMITS_RAISED, RunEvent.REMINDED, RunEvent.TIDIED})
+_OUTSIDE = frozenset(
+    {RunEvent.QUESTION_ANSWERED, RunEvent.LIMITS_RAISED, RunEvent.REMINDED, RunEvent.TIDIED, RunEvent.PURGED}
+)
 """What may be told while no AG-UI run is open, and opens none."""
 
 

@@ -16,6 +16,7 @@ from tollhouse.errors import (
     PreconditionFailed,
     RunConflict,
     RunNotAllowed,
+    RunPurged,
     ThreadBusy,
     TollhouseError,
     UnknownQuestion,
@@ -142,7 +143,12 @@ class Runs(RunReader):
         source = await self._record(run_id)
         if not source.finished and source.state != RunState.LIMIT_REACHED:
             raise RunNotAllowed(f"{run_id} is {source.state}; only a run that has ended can be run again.")
-        await check_whole(self._store, source)
+        try:
+            await check_whole(self._store, source)
+        except RunPurged:
+            if known := await self._rerun_before(source, key, effects, agent_version):
+                return known
+            raise
         first = (await self._store.events(self.tenant, run_stream(run_id), 0, 1))[0]
         facts = await said_in(self._store, self.tenant, first)
         start = Start(
@@ -160,6 +166,16 @@ class Runs(RunReader):
         )
         check_start(start)
         return await self._start(start, await self._version(source.agent, agent_version or source.agent_version))
+
+    async def _rerun_before(
+        self, source: RunRecord, key: str | None, effects: Effects, version: str | None
+    ) -> RunView | None:
+        """What this very rerun started while the source still had its messages."""
+        known = None if key is None else await self._store.run_of_start(self.tenant, key)
+        if known is None or known.source_run_id != source.id:
+            return None
+        same = (known.agent_version, body_of(known).effects) == (version or source.agent_version, effects)
+        return view_of(known, started_before=True) if same else None
 
     async def rehearse(
         self,
