@@ -255,3 +255,10 @@ async def test_function_may_fail_with_a_word_of_its_own() -> None:
     with pytest.raises(ModelFailed) as failed:
         await ModelBook(scripts={"play": broken}).ask(play())
     assert (failed.value.code, failed.value.cause) == ("mill_stopped", "scripted:play: The mill stands still.")
+
+
+async def test_call_that_a_script_fills_with_no_object_is_one_of_no_arguments() -> None:
+    """What a placeholder brings in may be a list or a number, as what a model writes may be."""
+    turn = {"call": [{"tool": "{{ results.0 }}", "arguments": "{{ results }}"}]}
+    reply = await book([turn]).ask(play("Go", asked("r:1.1", 1), result("r:1.1", "7"), key="r:1"))
+    assert [(ask.tool, ask.arguments, ask.raw) for ask in reply.asks] == [("7", None, "[7]")]

@@ -142,11 +142,11 @@ def _answer_of(said: Said) -> Answer:
 
 
 def _ask_of(call: Json) -> Ask:
-    """Arguments given as a text stand for what a model wrote that is no JSON object."""
-    arguments = call.get("arguments", {})
-    if isinstance(arguments, str):
-        return Ask("", call["tool"], None, raw=arguments)
-    return Ask("", call["tool"], arguments)
+    """Arguments that are no mapping stand for what a model wrote that is no JSON object."""
+    tool, arguments = as_text(call["tool"]), call.get("arguments", {})
+    if not isinstance(arguments, Mapping):
+        return Ask("", tool, None, raw=as_text(arguments))
+    return Ask("", tool, arguments)
 
 
 async def _speak(pieces: Sequence[str], on_text: OnText) -> None:
