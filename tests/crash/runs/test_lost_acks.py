@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.crash.runs.office import CREDIT, Office, Opened, credit_of, effects_of, office, opened, questions
+from tests.crash.runs.test_failures import with_child
 from tests.crash.runs.watching import begun, bundles, finished, side_by_side, some, sound, stands, steps, until
 from tollhouse.errors import NotAllowed, RunNotAllowed, StoreUnavailable, UnknownQuestion
 from tollhouse.ledger.events import first_break
-from tollhouse.ledger.run_record import run_stream
+from tollhouse.ledger.run_record import RunQuery, run_stream
 from tollhouse.runs.agents import Limits
 from tollhouse.testing.pgwire import Matching, Statement, Trap, Variant
 from tollhouse.testing.proxy import Proxy
@@ -222,6 +223,30 @@ async def test_lost_acknowledgement_changes_nothing_of_a_hand_over(
             kinds = [event.kind for event in await new.runs.events(run_id)]
             assert [kinds.count(each) for each in ("run_claimed", "run_released")] == [2, 1]
     assert effects_of(receiver, "a1") == (1, 1)
+
+
+@OFTEN_APPLIED
+async def test_lost_acknowledgement_changes_nothing_of_a_child(
+    place: MakePlace, receiver: Receiver, variant: Variant
+) -> None:
+    """A run whose tool is another agent's run: the child is started once, and its end is told to the call once."""
+
+    async def lost(at: str) -> None:
+        commit, _, nth = at.partition(" ")
+        account = f"{at}-{variant}"
+        with place(account, (), tools=TOOLS) as here:
+            trap = here.proxy.lose_next_ack(writing(commit), variant=variant, skip=int(nth or 1) - 1)
+            async with opened(with_child(here.office, account)) as mine:
+                run = await finished(mine.runs, (await begun(mine)).id)
+                (child,) = await mine.runs.list(RunQuery(parent_run_id=run.id))
+                await until(mine.runs, child.id, lambda child: child.record.due_at_us is None)  # it is tidied
+                assert_lost(trap, variant)
+                history = ["run_started", "model_answered", "calls_settled", "model_answered", "run_succeeded"]
+                await judged(mine, receiver, run.id, history)
+                await judged(mine, receiver, child.id, [*history, "run_tidied"])
+        assert effects_of(receiver, account) == (1, 1)
+
+    await side_by_side(("run_started 2", "outcome", "settled", "run_succeeded", "run_tidied"), lost)
 
 
 # -- and then the server stays away ------------------------------------------------------------------------------------
