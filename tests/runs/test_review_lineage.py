@@ -347,3 +347,49 @@ async def test_child_that_starts_while_its_parent_fails_ends_with_it(
     await stage.settle()
     (child,) = await stage.runs.list(RunQuery(parent_run_id=run.id))
     assert (child.state, bank.credits) == ("cancelled", [])
+
+
+async def test_rerun_reuses_no_run_of_an_agent_that_failed(open_stage: OpenStage, bank: Bank) -> None:
+    """A child that failed because something was away is not what is answered from: people decide, and it runs anew."""
+    failed: list[str] = []
+
+    def payer(request: ModelRequest) -> Any:
+        if not failed:
+            failed.append(request.key)
+            raise ModelFailed("model_refused_request", "no", transient=False)
+        return calls(CREDIT)["call"] if request.key.endswith(":1") else "paid"
+
+    agents = [agent(agents=("payer",)), agent("payer", tools=TOOLS)]
+    clerk = [calls(pay("pay a1")), "{{ results.0.state }}"]
+    stage = await open_stage(*bank.tools, agents=agents, clerk=clerk, payer=payer)
+    run = await stage.run()
+    assert (run.output, bank.credits) == ("failed", [])
+    again = await stage.settled((await stage.runs.rerun(run.id, by="ada", effects="reuse")).id)
+    assert again.state == "awaiting_approval"
+    await stage.house.approve(again.waiting[0].id, by="bob")
+    again = await stage.settled(again.id)
+    assert (again.output, len(bank.credits)) == ("succeeded", 1)
+    third = await stage.settled((await stage.runs.rerun(again.id, by="ada", effects="reuse")).id)
+    assert (third.output, len(bank.credits)) == ("succeeded", 1)
+
+
+async def test_call_that_waits_for_people_is_not_answered_from_the_record_meanwhile(
+    open_stage: OpenStage, bank: Bank
+) -> None:
+    """A held call of a rerun that reuses stays the question that it is, so that no yes is given to what is over."""
+    letter = ("letter", {"to": "a1", "text": "hello"})
+    agents = [agent(tools=TOOLS, on_in_doubt="fail")]
+    stage = await open_stage(*bank.tools, agents=agents, clerk=[calls(letter), "ok"])
+    bank.receiver.fault("close_after_effect", collection="letters")
+    run = await stage.run()
+    again = await stage.settled((await stage.runs.rerun(run.id, by="ada", effects="reuse")).id)
+    assert (run.state, again.state) == ("failed", "awaiting_approval")
+    await stage.house.resolve(f"{run.id}:1.1", happened({"id": "x"}), reason="seen", by="bob", force=True)
+    await stage.runs.store.wake(stage.runs.tenant, again.id)
+    again = await stage.settled(again.id)
+    assert (again.state, bank.letters) == ("awaiting_approval", 1)
+    await stage.house.deny(again.waiting[0].id, by="bob", reason="it was sent")
+    again = await stage.settled(again.id)
+    assert (again.state, bank.letters) == ("succeeded", 1)
+    (result,) = await stage.results(again.id)
+    assert (result["call_state"], "reused" in result) == ("refused", False)

@@ -45,6 +45,7 @@ from tollhouse.runs.children import spent_for_call
 from tollhouse.runs.journal import JournalStore, RunOwnerGone
 from tollhouse.runs.lineage import twins
 from tollhouse.runs.results import Result, readable
+from tollhouse.runs.states import RunState
 
 AGAIN_US = 1_000_000
 """How soon a run looks again at a call that another process has in hand."""
@@ -100,7 +101,10 @@ class Calls:
         return None
 
     async def _twin(self, run: RunRecord, ask: Ask) -> CallRecord | None:
-        """A call of the run's lineage with the same tool and arguments that took effect."""
+        """A call of the run's lineage with the same tool and arguments that took effect, and can be answered from.
+
+        None once the ask has a call of its own: that may be held, and whoever approves it would have it sent.
+        """
         tool = self._core.tools.get(ask.tool)
         if tool is None or tool.effect is Effect.READ or ask.arguments is None:
             return None
@@ -108,10 +112,17 @@ class Calls:
             digest = encode_arguments(ask.arguments).digest
         except InvalidArguments:
             return None
+        if await self._state_of(ask.key) is not None:
+            return None
         async for twin in twins(self._store, run, ask.tool, digest):
-            if twin.state is State.SUCCEEDED and not twin.contradicted:
+            if twin.state is State.SUCCEEDED and not twin.contradicted and await self._is_done(twin):
                 return twin
         return None
+
+    async def _is_done(self, call: CallRecord) -> bool:
+        """Whether nothing that the call began ended without its output: it may have been a run of another agent."""
+        child = await self._store.run_of_start(call.tenant, call.key)
+        return child is None or child.parent_key != call.key or child.state == RunState.SUCCEEDED
 
     async def _reused(self, ask: Ask, twin: CallRecord) -> Result:
         try:
