@@ -11,8 +11,8 @@ import pytest
 
 from tests.crash.runs.office import Opened
 from tests.support.runs import assert_valid
-from tollhouse.ledger.events import first_break
-from tollhouse.ledger.run_record import run_stream
+from tollhouse.ledger.events import Event, first_break
+from tollhouse.ledger.run_record import RunRecord, run_stream
 from tollhouse.runs.journal import read
 from tollhouse.runs.service import Runs
 from tollhouse.runs.view import RunView
@@ -55,8 +55,7 @@ async def sound(runs: Runs, run_id: str) -> list[dict[str, Any]]:
 
     A run that succeeded has no ask without one.
     """
-    events = await runs.store.events(runs.tenant, run_stream(run_id))
-    record = (await runs.get(run_id)).record
+    record, events = await _at_one_moment(runs, run_id)
     assert first_break(events) is None
     assert (events[-1].seq, events[-1].hash) == (record.head_seq, record.head_hash)
     results = [each for e in events if e.kind == "calls_settled" for each in (await runs.facts(e))["results"]]
@@ -66,6 +65,15 @@ async def sound(runs: Runs, run_id: str) -> list[dict[str, Any]]:
         assert set(answered) == set(await asks(runs, run_id))
     assert_valid((await read(runs.store, record)).conversation)
     return sorted(results, key=lambda each: each["key"])
+
+
+async def _at_one_moment(runs: Runs, run_id: str) -> tuple[RunRecord, list[Event]]:
+    """The run, and the history that it had then: whoever tidies it up may write between two readings."""
+    while True:
+        record = (await runs.get(run_id)).record
+        events = await runs.store.events(runs.tenant, run_stream(run_id))
+        if (await runs.get(run_id)).record == record:
+            return record, events
 
 
 async def asks(runs: Runs, run_id: str) -> list[str]:
