@@ -11,11 +11,13 @@ from tests.support.houses import until
 from tests.support.runs import Bank, OpenStage, Stage, agent, calls, driven_only
 from tollhouse import Rejected, happened, tool, write
 from tollhouse.errors import InvalidSetting, RunNotAllowed
+from tollhouse.gate.verdicts import Asked, Hold, Pass
 from tollhouse.ledger.run_record import RunQuery
 from tollhouse.models.port import ModelFailed, ModelRequest
 from tollhouse.operations.purge import purge
 from tollhouse.runs import journal
 from tollhouse.runs.agents import AgentApproval, Limits
+from tollhouse.runs.lineage import RunCheck
 from tollhouse.runs.view import RunView
 
 TOOLS = ("credit", "letter", "balance")
@@ -393,3 +395,34 @@ async def test_call_that_waits_for_people_is_not_answered_from_the_record_meanwh
     assert (again.state, bank.letters) == ("succeeded", 1)
     (result,) = await stage.results(again.id)
     assert (result["call_state"], "reused" in result) == ("refused", False)
+
+
+@driven_only
+async def test_of_two_reruns_the_later_waits_for_the_earlier_and_not_both_for_each_other(
+    open_stage: OpenStage, bank: Bank
+) -> None:
+    """A call that only waits for people is no reason against sending again what was asked for before it."""
+    failed: list[str] = []
+
+    def clerk(request: ModelRequest) -> Any:
+        if not failed:
+            failed.append(request.key)
+            raise ModelFailed("model_refused_request", "no", transient=False)
+        return calls(("letter", {"to": "a1", "text": "hello"}))["call"] if request.key.endswith(":1") else "ok"
+
+    stage = await open_stage(*bank.tools, agents=[agent(tools=TOOLS)], clerk=clerk)
+    run = await stage.run()
+    bank.receiver.fault("close_after_effect", collection="letters")
+    earlier, later = [await stage.settled((await stage.runs.rerun(run.id, by=by)).id) for by in ("ada", "bob")]
+    assert (earlier.state, later.state) == ("awaiting_reconciliation", "awaiting_approval")
+
+    async def verdict(of: RunView) -> Any:
+        call = (await stage.house.get(f"{of.id}:1.1")).raw
+        asked = Asked(call.tenant, "ada", bank.letter, call.key, {}, of.id, call.digest, 1)
+        return await RunCheck(stage.runs.store).check(asked)
+
+    assert isinstance(await verdict(earlier), Pass)
+    assert isinstance(await verdict(later), Hold)
+    await stage.house.approve(later.waiting[0].id, by="carol")
+    assert (await stage.settled(later.id)).state == "succeeded"
+    assert isinstance(await verdict(earlier), Hold)

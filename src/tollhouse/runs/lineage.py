@@ -17,6 +17,7 @@ from tollhouse.runs.states import RunState
 
 _MAY_HAPPEN = (State.SUCCEEDED, State.IN_DOUBT, State.DEPARTED, State.ACCEPTED, State.HELD, State.READY)
 """States of a call that took effect, may have, or may yet: what waits in a run at a limit can still be approved."""
+_WAITS = (State.HELD, State.READY)
 _RUN = f"{Prefix.RUN}_"
 
 
@@ -109,8 +110,14 @@ class RunCheck:
         if first.source_run_id is None or asked.tool.effect is Effect.READ or body_of(first).effects == "repeat":
             return None
         async for twin in twins(self._store, first, asked.tool.name, asked.digest):
-            return twin
+            if twin.state not in _WAITS or await self._came_first(twin, asked):
+                return twin
         return None
+
+    async def _came_first(self, twin: CallRecord, asked: Asked) -> bool:
+        """What only waits holds up what was asked for after it, not before it: no two calls wait for each other."""
+        own = None if asked.key is None else await self._store.get(asked.tenant, asked.key)
+        return own is None or (twin.created_at_us, twin.key) < (own.created_at_us, own.key)
 
     async def _agent(self, run: RunRecord) -> Agent | None:
         known = (run.tenant, run.agent_version)
