@@ -22,6 +22,8 @@ from tollhouse.operations.purge_runs import PurgedRuns, purge_runs
 from tollhouse.runs.agents import AgentApproval
 from tollhouse.runs.ending import Ending
 from tollhouse.runs.journal import EARLIER_ERASED
+from tollhouse.runs.proof.anchors import Anchors
+from tollhouse.runs.proof.bundle import anchor
 from tollhouse.runs.proof.verify import verify
 from tollhouse.runs.states import RunState
 from tollhouse.stores import open_raw
@@ -107,12 +109,15 @@ async def test_age_and_state_choose(open_stage: OpenStage, bank: Bank) -> None:
 async def test_proof_and_chains_hold_and_name_what_was_erased(
     open_stage: OpenStage, bank: Bank, tmp_path: Path
 ) -> None:
-    """A bundle of a purged run passes and lists its erased events; a row that is rewritten after it still fails."""
+    """A bundle of a purged run passes and lists its erased events, and reaches what was anchored before the purge; a
+    row that is rewritten after it still fails."""
     stage, signer = await talkative(open_stage, bank), signer_of(tmp_path)
     run = await stage.run()
+    anchors = Anchors(tmp_path / "a.jsonl", signer)
+    anchor(await bundle_of_run(stage.house, run.id, signer), anchors)
     await purged(stage)
     bundle = await bundle_of_run(stage.house, run.id, signer)
-    verdict = verify(bundle)
+    verdict = verify(bundle, key=signer.public_pem, anchors=anchors.path.read_text())
     assert (verdict.result, verdict.problems) == ("pass", ())
     last = (await stage.runs.get(run.id)).record.head_seq
     assert [name for name in verdict.erased if "run:" in name] == [f"event run:{run.id} {n}" for n in range(1, last)]
