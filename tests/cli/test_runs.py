@@ -37,6 +37,9 @@ scripts:
     - {say: Done., cost: "0.5", tokens: [2, 1]}
   ask_no_one:
     - {say: Done., cost: "0.25", tokens: [40, 2]}
+  chief:
+    - call: [{tool: agent_ask, arguments: {input: Ask them.}}]
+    - say: Asked.
 agents:
   credit: {model: scripted:credit, tools: [issue_credit]}
   lost: {model: scripted:lost, tools: [issue_credit]}
@@ -44,6 +47,7 @@ agents:
   long: {model: scripted:long, tools: [issue_credit], limits: {turns: 1}}
   boss: {model: scripted:boss, agents: [ask_no_one]}
   ask_no_one: {model: scripted:ask_no_one}
+  chief: {model: scripted:chief, agents: [ask]}
 """
 
 
@@ -135,6 +139,17 @@ def test_url_with_a_password_is_never_offered() -> None:
     """It is named by its variable, which the shell must be left to read."""
     place = Place("postgresql://ada:secret@db/ledger", "a tenant")
     assert place.tail == " --store $TOLLHOUSE_STORE --tenant 'a tenant'"
+
+
+def test_driven_run_stops_where_its_child_waits_for_people(desk: Desk, run: Run) -> None:
+    """Nothing goes on without them, so nobody waits at a terminal; the child is named, with where to look."""
+    told = desk.do("start", "chief", "go", "--by", "ada", "--drive")
+    assert told.exit_code == 3, told
+    assert "It waits for ask: " in told.stdout
+    _, *words = shlex.split(told.stdout.splitlines()[-1])
+    child = run(*words, "--json").json
+    assert (child["agent"], child["state"]) == ("ask", "awaiting_answer")
+    assert desk.start("chief")["state"] == "awaiting_work"
 
 
 def test_same_key_starts_nothing(desk: Desk) -> None:

@@ -23,6 +23,7 @@ from tollhouse.cli.sources import agents_file, tools_from, tools_of_file, url_of
 from tollhouse.errors import UnknownAgent
 from tollhouse.ledger.keys import DEFAULT_TENANT
 from tollhouse.ledger.record import replace
+from tollhouse.ledger.run_record import RunQuery
 from tollhouse.runs.agent_files import AgentsFile, Draft
 from tollhouse.runs.agents import Agent
 from tollhouse.runs.reader import RunReader
@@ -31,6 +32,7 @@ from tollhouse.runs.registry import publish
 from tollhouse.runs.rehearse import Rehearsal
 from tollhouse.runs.rehearse import rehearse as rehearse_run
 from tollhouse.runs.service import Runs
+from tollhouse.runs.states import RunState
 from tollhouse.runs.view import RunView, run_as_json
 
 Effects = Annotated[
@@ -52,6 +54,10 @@ Driver = Annotated[
         help="Who drives it: local or temporal, as the servers of this ledger do.",
     ),
 ]
+
+
+CHILDREN_EVERY_S = 0.5
+"""How often a run that is driven here is looked at, whose children may wait for people."""
 
 
 def start(
@@ -299,17 +305,20 @@ async def _driven(
         driver = LocalDriver(runs, agents=tuple(runtime.file.agents))
         driver.start()
         try:
-            ended = await _told(runs, started.id, screen)
+            ended, held_up_by = await _told(runs, started.id, screen)
         finally:
             with contextlib.suppress(asyncio.CancelledError):
                 await driver.stop()
     if screen.as_json:
         screen.document(run_as_json(ended))
-    return exit_code_of(ended)
+    elif held_up_by.id != ended.id:
+        screen.line(f"It waits for {held_up_by.agent}: {held_up_by.state.sentence}.")
+        screen.command(f"tollhouse runs show {held_up_by.id}{place_of(store, tenant, file).tail}")
+    return exit_code_of(held_up_by)
 
 
-async def _told(runs: Runs, run_id: str, screen: Screen) -> RunView:
-    """Tell each event as it comes, until the run ends or waits for people."""
+async def _told(runs: Runs, run_id: str, screen: Screen) -> tuple[RunView, RunView]:
+    """Tell each event as it comes, until the run ends, or it or what it runs waits for people; and which of them."""
     after = 0
     with runs.bus.subscribe(run_id) as moved:
         while True:
@@ -319,9 +328,22 @@ async def _told(runs: Runs, run_id: str, screen: Screen) -> RunView:
                 if not screen.as_json:
                     show_event(screen, at_us, found.record.created_at_us, kind, facts)
                     screen.flush()
-            if after >= found.record.head_seq and (found.record.finished or exit_code_of(found)):
-                return found
-            await moved.get()
+            if after >= found.record.head_seq and (held_up_by := await _held_up_by(runs, found)) is not None:
+                return found, held_up_by
+            with contextlib.suppress(TimeoutError):  # what it runs tells only itself
+                await asyncio.wait_for(moved.get(), CHILDREN_EVERY_S)
+
+
+async def _held_up_by(runs: Runs, found: RunView) -> RunView | None:
+    """The run itself, where it ended or waits for people; or one below it, where all that it waits for does so."""
+    if found.record.finished or exit_code_of(found):
+        return found
+    if found.state is not RunState.AWAITING_WORK:
+        return None
+    children = await runs.list(RunQuery(parent_run_id=found.id))
+    below = {each.record.parent_key: await _held_up_by(runs, each) for each in children if not each.record.finished}
+    held_up = [below.get(each.id) for each in found.waiting]
+    return held_up[0] if held_up and all(held_up) else None
 
 
 def _limit(change: str) -> tuple[str, Any]:
