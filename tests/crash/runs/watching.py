@@ -25,7 +25,7 @@ slow_on_postgres = pytest.mark.parametrize(
 """For tests of rules that no store has a part in: over both kinds, but over one where time is short."""
 
 
-async def until(runs: Runs, run_id: str, holds: Callable[[RunView], bool], *, timeout_s: float = 30.0) -> RunView:
+async def until(runs: Runs, run_id: str, holds: Callable[[RunView], bool], *, timeout_s: float = 60.0) -> RunView:
     """The run once this holds of it. Raises TimeoutError, saying where it stands."""
     loop = asyncio.get_running_loop()
     ends = loop.time() + timeout_s
