@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -20,14 +21,16 @@ async def prove_call(calls: Calls, tenant: str, key: str, signer: Signer, *, wit
     ``with_blobs`` False: bodies that are kept outside rows are named by digest only. Raises :class:`UnknownCall` or
     what the store raises.
     """
-    return sealed(await contents_of_call(calls, tenant, key, with_blobs=with_blobs), signer)
+    contents = await contents_of_call(calls, tenant, key, with_blobs=with_blobs)
+    return await asyncio.to_thread(sealed, contents, signer)
 
 
 async def prove_run(
     calls: Calls, runs: Runs, tenant: str, run_id: str, signer: Signer, *, with_blobs: bool = True
 ) -> Bundle:
     """The bundle of a run and all its calls, as they stand; see :func:`prove_call`. Raises :class:`UnknownRun`."""
-    return sealed(await contents_of_run(calls, runs, tenant, run_id, with_blobs=with_blobs), signer)
+    contents = await contents_of_run(calls, runs, tenant, run_id, with_blobs=with_blobs)
+    return await asyncio.to_thread(sealed, contents, signer)  # a long run has many records, and servers others to serve
 
 
 def sealed(contents: Contents, signer: Signer) -> Bundle:
