@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -17,10 +18,13 @@ from tollhouse.api.streams import RunId
 from tollhouse.errors import SigningKeyUnusable, UnknownRun
 from tollhouse.house.access import Scope
 from tollhouse.runs.proof.anchors import Anchors, anchors_file
-from tollhouse.runs.proof.bundle import anchor, prove_run, text_of
+from tollhouse.runs.proof.bundle import Bundle, anchor, prove_run, text_of
 from tollhouse.runs.proof.keys import Signer, home_of, open_signer
 
 log = logging.getLogger("tollhouse")
+
+ANCHORED_MOST = 1000
+"""Proofs that a server remembers to have anchored."""
 
 router = APIRouter(route_class=Route, tags=["runs"])
 
@@ -43,13 +47,27 @@ async def prove(
     store: Any = house.store
     signer = await _signer(request, store.url)
     bundle = await prove_run(store, store, house.tenant, run_id, signer, with_blobs=blobs)
-    anchors = Anchors(anchors_file(home_of(store.url), store.url), signer)
+    await _anchor_once(request, bundle, Anchors(anchors_file(home_of(store.url), store.url), signer))
+    headers = {"Content-Disposition": f'attachment; filename="{run_id}.proof.json"'}
+    return Response(await asyncio.to_thread(text_of, bundle), headers=headers, media_type=JSON)
+
+
+async def _anchor_once(request: Request, bundle: Bundle, anchors: Anchors) -> None:
+    """Write down how far its chains reach, not again for the same proof: who may only read fills no disk."""
+    state = request.app.state
+    if not hasattr(state, "anchored"):
+        state.anchored = OrderedDict()
+    signature = bundle["envelope"]["signatures"][0]["sig"]
+    if signature in state.anchored:
+        return
     try:
         await asyncio.to_thread(anchor, bundle, anchors)
     except OSError as error:  # the proof is none the worse
         log.error("anchors_not_written: %s", error.strerror)
-    headers = {"Content-Disposition": f'attachment; filename="{run_id}.proof.json"'}
-    return Response(await asyncio.to_thread(text_of, bundle), headers=headers, media_type=JSON)
+        return
+    state.anchored[signature] = None
+    if len(state.anchored) > ANCHORED_MOST:
+        state.anchored.popitem(last=False)
 
 
 async def _signer(request: Request, store_url: str) -> Signer:

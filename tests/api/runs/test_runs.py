@@ -16,7 +16,7 @@ from tests.api.shop import Shop
 from tollhouse.models.port import UserMessage
 from tollhouse.runs.agents import Agent, Limits
 from tollhouse.runs.drivers.local import LocalDriver
-from tollhouse.runs.proof.anchors import anchors_file
+from tollhouse.runs.proof.anchors import anchors_file, read_anchors
 from tollhouse.runs.proof.keys import home_of
 from tollhouse.runs.proof.verdict import Result
 from tollhouse.runs.proof.verify import read_bundle, verify
@@ -149,13 +149,28 @@ async def test_run_shows_where_it_stands(serve_runs: ServeRuns, shop: Shop) -> N
     assert (run["state"], run["calls"]) == ("awaiting_approval", {"succeeded": 1, "held": 1})
     assert [(each["kind"], each["id"]) for each in run["waiting"]] == [("approval", f"{run_id}:1.2")]
     assert (run["spent"]["turns"], run["spent"]["calls"], run["spent"]["input_tokens"]) == (1, 2, 10)
-    assert response.headers["etag"] == f'"{run["version"]}"'
-    same = await client.get(f"/v1/runs/{run_id}", headers={"If-None-Match": response.headers["etag"]})
-    assert same.status_code == 304
+    tag = response.headers["etag"]
+    assert tag.startswith(f'"{run["version"]}.')
+    same = await client.get(f"/v1/runs/{run_id}", headers={"If-None-Match": tag})
+    assert (same.status_code, same.headers["etag"]) == (304, tag)
     calls = (await client.get(f"/v1/runs/{run_id}/calls")).json()["calls"]
     assert {call["key"]: call["state"] for call in calls} == {f"{run_id}:1.1": "succeeded", f"{run_id}:1.2": "held"}
     problem(await client.get("/v1/runs/run_none"), 404, "unknown_run")
     problem(await client.get("/v1/runs/run_none/calls"), 404, "unknown_run")
+
+
+async def test_calls_that_move_without_their_run_are_shown(serve_runs: ServeRuns, shop: Shop) -> None:
+    """Whoever has the run at that very version hears of its calls all the same; the tag still decides."""
+    served = await serve_runs(Says([("delete", {"path": "/a"})], "Done."), *shop.tools)
+    client = await served.client()
+    run_id = await served.started(client)
+    await served.asks(run_id, f"{run_id}:1.1")
+    before = await client.get(f"/v1/runs/{run_id}")
+    await served.house.edit(f"{run_id}:1.1", {"path": "/b"}, by="bob", reason="the other one")
+    after = await client.get(f"/v1/runs/{run_id}", headers={"If-None-Match": before.headers["etag"]})
+    assert (after.status_code, after.json()["version"]) == (200, before.json()["version"])
+    stopped = await client.post(f"/v1/runs/{run_id}/cancel", headers={"If-Match": after.headers["etag"]})
+    assert stopped.json()["state"] == "cancelled"
 
 
 async def test_calls_of_a_run_are_counted_whole_or_not_at_all(
@@ -395,6 +410,19 @@ async def test_proof_passes_offline(serve_runs: ServeRuns, shop: Shop) -> None:
     assert response.status_code == 200
     assert verify(read_bundle(response.text)).result is Result.PASS
     problem(await client.get("/v1/runs/run_none/proof"), 404, "unknown_run")
+
+
+async def test_proof_that_is_asked_for_again_is_anchored_once(serve_runs: ServeRuns) -> None:
+    """A key to read with fills no disk; the proof is the same, byte for byte."""
+    served = await serve_runs(Says("Done."))
+    client = await served.client()
+    run_id = await served.started(client)
+    await heard(client, run_id)
+    url = served.house.store.url
+    first, second = [(await client.get(f"/v1/runs/{run_id}/proof")).text for _ in range(2)]
+    assert first == second
+    anchored = read_anchors(anchors_file(home_of(url), url).read_text(), json.loads(first)["public_key"])
+    assert [head.stream for line in anchored for head in line.heads] == [f"run:{run_id}"]
 
 
 async def test_proof_is_given_where_its_anchors_cannot_be_written(
