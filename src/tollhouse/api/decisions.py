@@ -35,7 +35,7 @@ from tollhouse.house.access import Scope
 
 router = APIRouter(route_class=Route, tags=["decisions"])
 
-_VERSION = re.compile(r'"(\d{1,18})"')
+_VERSION = re.compile(r'"(\d{1,18})(?:\.\d{1,18})?"')
 _FAILS = (UnknownCall, InvalidKey, NotAllowed, DecisionConflict, NotEntitled, PreconditionFailed, InvalidSetting)
 
 IfMatch = Annotated[

@@ -6,7 +6,7 @@ Thin over :class:`~tollhouse.runs.service.Runs`. Who asks is always the principa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Path, Query
@@ -34,6 +34,7 @@ from tollhouse.errors import (
     UnknownQuestion,
     UnknownRun,
 )
+from tollhouse.gate.view import RecordedCall
 from tollhouse.house.access import Scope
 from tollhouse.house.as_json import call_as_json
 from tollhouse.ledger.run_record import RunQuery
@@ -72,9 +73,8 @@ _START_KEY: dict[str, Any] = {
 QuestionId = Annotated[
     str, Path(max_length=300, description="The id of the question.", examples=[f"{run_models.RUN_ID}:2.1"])
 ]
-_SHOWN: dict[int | str, dict[str, Any]] = {
-    200: {"model": run_models.Run, "headers": {"ETag": {"schema": {"type": "string"}, "description": "Its version."}}}
-}
+_ETAG = {"schema": {"type": "string"}, "description": "Its version, and what tells apart how its calls stand."}
+_SHOWN: dict[int | str, dict[str, Any]] = {200: {"model": run_models.Run, "headers": {"ETag": _ETAG}}}
 _STARTED: dict[int | str, dict[str, Any]] = {
     201: {"model": run_models.Run, "description": "It is started, and queued for a driver."},
     200: {"model": run_models.Run, "description": "This start is known: the run as it stands."},
@@ -224,21 +224,25 @@ async def get_run(
     run_id: RunId,
     if_none_match: Annotated[str | None, Header(max_length=200, examples=['"3"'])] = None,
 ) -> Response:
-    """One run: where it stands, what it waits for, what it spent, how many calls it made. The ETag is its version."""
+    """One run: where it stands, what it waits for, what it spent, how many calls it made. The ETag begins with its
+    version; calls that move without the run change the rest of it."""
     view = await runs_of(request).get(run_id)
-    if if_none_match is not None and _etag(view) in (tag.strip() for tag in if_none_match.split(",")):
-        return Response(status_code=304, headers={"ETag": _etag(view)})
     calls = await house.list(scope=run_id, limit=CALLS_COUNTED_MOST + 1)
     counted = Counter(call.state.value for call in calls) if len(calls) <= CALLS_COUNTED_MOST else None
-    return _shown(view, calls=counted)
+    tag = _etag(view, calls)
+    if if_none_match is not None and tag in (each.strip() for each in if_none_match.split(",")):
+        return Response(status_code=304, headers={"ETag": tag})
+    return JSONAnswer({**run_as_json(view), "calls": counted}, headers={"ETag": tag})
 
 
-def _etag(view: RunView) -> str:
-    return f'"{view.version}"'
+def _etag(view: RunView, calls: Sequence[RecordedCall] = ()) -> str:
+    """The version of the run, and what tells apart how its calls stand: those move without it, as after its end."""
+    moved = sum(call.version for call in calls)
+    return f'"{view.version}.{moved}"' if moved else f'"{view.version}"'
 
 
-def _shown(view: RunView, **more: Any) -> Response:
-    return JSONAnswer({**run_as_json(view), **more}, headers={"ETag": _etag(view)})
+def _shown(view: RunView) -> Response:
+    return JSONAnswer(run_as_json(view), headers={"ETag": _etag(view)})
 
 
 @router.get(
