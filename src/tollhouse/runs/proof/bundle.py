@@ -21,8 +21,7 @@ async def prove_call(calls: Calls, tenant: str, key: str, signer: Signer, *, wit
     ``with_blobs`` False: bodies that are kept outside rows are named by digest only. Raises :class:`UnknownCall` or
     what the store raises.
     """
-    contents = await contents_of_call(calls, tenant, key, with_blobs=with_blobs)
-    return await asyncio.to_thread(sealed, contents, signer)
+    return sealed(await contents_of_call(calls, tenant, key, with_blobs=with_blobs), signer)
 
 
 async def prove_run(
