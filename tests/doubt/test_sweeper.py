@@ -352,7 +352,7 @@ class Outage:
     async def _back(self) -> None:
         if self.away and not self.patient:
             raise StoreUnavailable("The store is away.")
-        while self.away:
+        while self.away:  # noqa: ASYNC110 - the flag is a plain one, as tests set it
             await asyncio.sleep(0.005)
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import socket
 import subprocess
@@ -67,6 +68,8 @@ class TemporalServer:
     def freeze(self) -> None:
         """Nobody is answered from now on."""
         self._signal(signal.SIGSTOP)
+        assert self._process is not None
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)  # all its threads stand still
 
     def go_on(self) -> None:
         """Answer again."""
