@@ -21,8 +21,13 @@ from tollhouse.errors import (
     TollhouseError,
 )
 from tollhouse.ledger.record import State
-from tollhouse.ledger.store import Written
+from tollhouse.ledger.store import Counters, Written
 from tollhouse.stores import open_store
+from tollhouse.stores.postgres import open_raw
+from tollhouse.stores.postgres.faults import FAILURES
+from tollhouse.stores.postgres.link import Link
+from tollhouse.stores.postgres.statements import meta
+from tollhouse.stores.postgres.target import parse
 from tollhouse.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres
@@ -31,6 +36,59 @@ APPLIED = (Written(),)
 
 
 # -- servers that go and come ----------------------------------------------------------------------------------------
+
+
+async def cut(link: Link, url: str) -> None:
+    """The server ends the link's session, and the link has noticed."""
+    ((pid,),) = await link.fetch("SELECT pg_backend_pid()")
+    async with looking(url) as behind:
+        await behind.execute("SELECT pg_terminate_backend($1)", pid)
+    async with asyncio.timeout(30):
+        while link.is_open:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def marks(url: str) -> list[str]:
+    """The marks that were really left."""
+    async with looking(url) as behind:
+        return [row["name"] for row in await behind.fetch("SELECT name FROM meta WHERE name LIKE 'mark_%'")]
+
+
+async def test_a_transaction_ends_with_its_connection(postgres_url: str) -> None:
+    """What would come next commits by itself on another connection, without what came before, so it is not sent."""
+    async with opened(postgres_url):
+        link = Link(parse(postgres_url), Counters(), limit_s=10.0, volatile=True)
+        with pytest.raises(FAILURES):
+            async with link.transaction():
+                await link.fetch(meta.PUT, "mark_1", "")
+                await cut(link, postgres_url)
+                await link.fetch(meta.PUT, "mark_2", "")
+        with pytest.raises(FAILURES):
+            async with link.transaction():
+                await link.fetch(meta.PUT, "mark_3", "")
+                await cut(link, postgres_url)
+        assert await marks(postgres_url) == []
+        async with link.transaction():
+            await link.fetch(meta.PUT, "mark_4", "")
+        assert await marks(postgres_url) == ["mark_4"]
+        await link.close()
+
+
+async def test_an_operation_on_the_whole_ledger_ends_with_its_connection(postgres_url: str) -> None:
+    """All or nothing of it: half a fence, or owners ended without the mark that says why, would go unnoticed."""
+    async with opened(postgres_url):
+        engine = open_raw(postgres_url)
+        with pytest.raises(StoreUnavailable):
+            async with engine.transaction():
+                await engine.rows(meta.PUT, "mark_1", "")
+                await cut(engine._link, postgres_url)
+                await engine.rows(meta.PUT, "mark_2", "")
+        with pytest.raises(StoreUnavailable):
+            async with engine.transaction():
+                await engine.rows(meta.PUT, "mark_3", "")
+                await cut(engine._link, postgres_url)
+        assert await marks(postgres_url) == []
+        await engine.close()
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])

@@ -44,6 +44,7 @@ class Link:
         self._texts: dict[str, str] = {}
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         self._was_open = False
+        self._in_transaction = False
 
     @property
     def is_open(self) -> bool:
@@ -76,13 +77,19 @@ class Link:
     async def transaction(self, within_s: float | None = None) -> AsyncIterator[None]:
         """BEGIN and COMMIT around what is fetched inside; ROLLBACK when it raises and the connection still works."""
         await self.script("BEGIN", within_s)
+        self._in_transaction = True
         try:
-            yield
-        except Exception as raw:
-            if not isinstance(raw, FAILURES) or fault_of(raw).keeps:
-                await self.script("ROLLBACK", within_s)
-            raise
-        await self.script("COMMIT", within_s)
+            try:
+                yield
+            except BaseException as raw:
+                if not isinstance(raw, Exception):
+                    self.drop()  # cancelled: its next user must not go on inside it
+                elif self.is_open and (not isinstance(raw, FAILURES) or fault_of(raw).keeps):
+                    await self.script("ROLLBACK", within_s)
+                raise
+            await self.script("COMMIT", within_s)
+        finally:
+            self._in_transaction = False
 
     def drop(self) -> None:
         """Let the connection go at once; the next statement makes another."""
@@ -101,6 +108,9 @@ class Link:
 
     async def _connect(self, within_s: float) -> asyncpg.Connection[asyncpg.Record]:
         target = self.target
+        if self._in_transaction:
+            # On another connection the rest would commit by itself, without what came before.
+            raise asyncpg.ConnectionDoesNotExistError("the connection was lost inside a transaction")
         try:
             connection = await asyncpg.connect(
                 target.dsn,

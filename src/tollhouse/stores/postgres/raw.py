@@ -46,14 +46,12 @@ class PostgresEngine:
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         with self._our_errors():
-            await self._link.script("BEGIN")
-        try:
-            yield
-        except BaseException:
-            self._link.drop()
-            raise
-        with self._our_errors():
-            await self._link.script("COMMIT")
+            async with self._link.transaction():
+                try:
+                    yield
+                except BaseException:
+                    self._link.drop()
+                    raise
 
     async def now_us(self) -> int:
         ((now_us,),) = await self.rows(meta.NOW)
