@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -273,6 +274,32 @@ async def test_history_whose_row_is_gone_is_found(tmp_path: Path, row: str) -> N
         connection.commit()
     with pytest.raises(CopyDiffers, match="run:run_3" if "runs" in row else "call:pay:ada"):
         await back_up(source, tmp_path / "backup.db")
+
+
+async def test_backup_of_a_large_ledger_ends_though_others_never_rest(tmp_path: Path) -> None:
+    """It is of one moment: what is written meanwhile neither gets into it nor makes it begin anew."""
+    source = f"sqlite:///{tmp_path}/source.db"
+    async with opened(source) as house:
+        await fill(house)
+    over = threading.Event()
+    with contextlib.closing(sqlite3.connect(tmp_path / "source.db")) as connection:
+        bodies = [("default", f"{number:064x}", bytes(8000)) for number in range(2000)]
+        connection.executemany("INSERT INTO blobs VALUES (?, ?, ?)", bodies)
+        connection.commit()
+
+    def write() -> None:
+        with contextlib.closing(sqlite3.connect(tmp_path / "source.db", timeout=30)) as connection:
+            while not over.is_set():
+                connection.execute("INSERT OR REPLACE INTO meta VALUES ('tick', hex(randomblob(8)))")
+                connection.commit()
+
+    writing = asyncio.ensure_future(asyncio.to_thread(write))
+    try:
+        async with asyncio.timeout(20):
+            assert await back_up(source, tmp_path / "backup.db") == 7
+    finally:
+        over.set()
+        await writing
 
 
 async def test_finished_copy_is_not_abandoned(urls: tuple[str, str]) -> None:

@@ -24,7 +24,6 @@ from tollhouse.stores.sqlite.target import Target
 T = TypeVar("T")
 
 _PATIENCE_S = 30.0
-_BACKUP_PAGES = 1000
 _MEANS_BOOLEAN = {0: False, 1: True, None: None}
 
 
@@ -92,7 +91,8 @@ class SqliteEngine:
 
         def copy() -> None:
             with contextlib.closing(sqlite3.connect(file)) as there:
-                self._connection.backup(there, pages=_BACKUP_PAGES)
+                # At one go: in portions, it would begin anew after each one in which somebody wrote.
+                self._connection.backup(there)
                 pragma(there, "journal_mode=wal")
 
         await self._in_thread(copy)
