@@ -337,8 +337,34 @@ async def test_the_check_refuses_when_the_attempt_has_ended(open_house: OpenHous
         await kept[0].confirm()
 
 
-async def test_a_check_soon_after_commit_1_reads_nothing(open_house: OpenHouse) -> None:
-    """Within 100 ms of its acknowledgement commit 1 is itself the check; every further send is checked anew."""
+async def test_a_departure_heard_of_late_is_checked_again(open_house: OpenHouse) -> None:
+    """A process may stand still between the commit and its hearing of it; meanwhile a person may settle the call."""
+
+    @tool(external())
+    async def pay(ctx: CallContext) -> None:
+        await ctx.confirm()
+        sent.append(ctx.attempt)
+
+    sent: list[int] = []
+    house, other = await open_house(pay, interfering=True), await open_house(pay)
+    store = interfering(house)
+    store.hold_next()
+    call = asyncio.ensure_future(house.call(pay, key="k"))
+    await store.held.wait()
+    await other.resolve("k", did_not_happen("nothing there"), reason="looked", by="ada", force=True)
+    await asyncio.sleep(context_module.COMMIT_IS_CHECK_US / 1e6)
+    store.let_go()
+    with pytest.raises(CallFailed):
+        await call
+    assert sent == []
+    assert not (await other.get("k")).contradicted
+
+
+async def test_a_check_soon_after_commit_1_reads_nothing(
+    open_house: OpenHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Soon after it began, commit 1 is itself the check; every further send is checked anew."""
+    monkeypatch.setattr(context_module, "COMMIT_IS_CHECK_US", 60_000_000)  # however busy this machine is
 
     @tool(external())
     async def pay(ctx: CallContext) -> None:
@@ -436,3 +462,20 @@ async def test_secrets_that_cannot_be_had_stop_the_call_before_it_departs(open_h
     broken.clear()
     assert (await house.call(pay, key="pay")).value == "s3cret"
     assert (await house.call(look, key="look")).value == "s3cret"
+
+
+@pytest.mark.parametrize("effect", [external(), read()], ids=["effect", "read"])
+async def test_a_def_function_that_wraps_an_async_one_is_run_to_its_end(open_house: OpenHouse, effect: Any) -> None:
+    """What it returns is still to be done: until then nothing happened."""
+
+    async def charge() -> str:
+        effects.append(1)
+        return "ch-1"
+
+    @tool(effect)
+    def pay() -> Any:
+        return charge()
+
+    effects: list[int] = []
+    outcome = await (await open_house(pay)).call(pay, key="k")
+    assert (outcome.value, outcome.problem, effects) == ("ch-1", None, [1])

@@ -14,9 +14,9 @@ from tests.crash.listening import Heard, eventually, kinds
 from tests.crash.process import ROOT
 from tests.doubt.scenes import ASKED, KEY
 from tests.support.houses import OpenHouse, interfering
-from tollhouse import AttemptOutcome, State, Tollhouse, did_not_happen, external, happened, tool
+from tollhouse import AttemptOutcome, CallContext, State, Tollhouse, did_not_happen, external, happened, tool
 from tollhouse.contract.tool import Tool
-from tollhouse.errors import HouseClosed, InDoubt, TollhouseError
+from tollhouse.errors import CallNotSent, HouseClosed, InDoubt, TollhouseError
 
 LEASE_S = 0.5
 
@@ -223,3 +223,115 @@ async def test_house_closed_while_its_store_is_away_still_closes(open_house: Ope
 
     await eventually(in_doubt)
     assert await kinds(other, KEY) == ["departed", "owner_lost"]
+
+
+async def test_departure_acknowledged_after_closing_sends_nothing(open_house: OpenHouse) -> None:
+    """The lease is given up by then, so whoever looks at the call may settle it: nothing of it may leave any more."""
+    sent = []
+
+    @tool(external())
+    async def credit(ctx: CallContext) -> None:
+        await ctx.confirm()
+        sent.append(ctx.attempt)
+
+    house = await open_house(credit, grace_s=0.05, interfering=True)
+    store = interfering(house)
+    store.hold_next()
+    call = asyncio.ensure_future(house.call(credit, key=KEY))
+    await store.held.wait()
+    await house.close()
+    store.let_go()
+    with pytest.raises(HouseClosed) as closed:
+        await call
+    assert (closed.value.sent, sent) == ("maybe", [])
+
+
+async def test_departure_acknowledged_within_the_grace_is_waited_for(open_house: OpenHouse) -> None:
+    """A call whose commit is under way belongs to what is drained."""
+
+    @tool(external())
+    async def credit() -> str:
+        return "cr-1"
+
+    house = await open_house(credit, grace_s=20.0, interfering=True)
+    store = interfering(house)
+    store.hold_next()
+    call = asyncio.ensure_future(house.call(credit, key=KEY))
+    await store.held.wait()
+    closing = asyncio.ensure_future(house.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    store.let_go()
+    await closing
+    assert (await call).value == "cr-1"
+
+
+async def test_cancelled_closing_goes_on(open_house: OpenHouse) -> None:
+    """A lease that was renewed for ever after would keep the calls of the house from everybody."""
+    slow = Slow()
+    house = await open_house(slow.tool(), grace_s=20.0, lease_s=600.0)
+    owner_id = house._core.owner_id
+    call = asyncio.ensure_future(house.call("credit", ASKED, key=KEY))
+    await slow.begun.wait()
+    closing = asyncio.ensure_future(house.close())
+    await asyncio.sleep(0.05)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    slow.go_on.set()
+    await house.close()
+    assert (await call).value == "cr-1"
+    other = await open_house()
+    owner = await other.store.owner(other._core.tenant, owner_id)
+    assert owner is not None
+    assert owner.ended_at_us is not None
+
+
+async def test_attempt_that_had_not_begun_when_its_house_closed_was_not_sent(open_house: OpenHouse) -> None:
+    """It waited for a thread: its function never ran, so there is nothing to doubt."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    @tool(external())
+    def credit(account: str, cents: int) -> None:
+        begun.set()
+        go_on.wait(20)
+
+    house = await open_house(credit, grace_s=0.05, threads=1)
+    first = asyncio.ensure_future(house.call("credit", ASKED, key=KEY))
+    await asyncio.to_thread(begun.wait, 20)
+    queued = asyncio.ensure_future(house.call("credit", ASKED, key="queued"))
+    while len(house._core.running) < 2:  # noqa: ASYNC110 - nobody tells that it waits for a thread
+        await asyncio.sleep(0.005)
+    await house.close()
+    go_on.set()
+    with pytest.raises(InDoubt):
+        await first
+    with pytest.raises(CallNotSent) as caught:
+        await queued
+    assert caught.value.sent == "no"
+    record = await (await open_house()).get("queued")
+    assert (record.state, record.attempts[0].outcome) == (State.READY, AttemptOutcome.NOT_SENT)
+
+
+async def test_attempt_that_ends_after_its_house_closed_is_not_called_unsent(open_house: OpenHouse) -> None:
+    """A tool that cannot be stopped has had its effect; that it could not be written down says nothing against it."""
+    slow, stopped, unstoppable = Slow(), asyncio.Event(), asyncio.Event()
+
+    @tool(external())
+    async def credit(account: str, cents: int) -> None:
+        slow.begun.set()
+        for event in (slow.go_on, unstoppable):
+            try:
+                await event.wait()
+            except asyncio.CancelledError:
+                stopped.set()
+
+    house = await open_house(credit, grace_s=0.05)
+    call = asyncio.ensure_future(house.call("credit", ASKED, key=KEY))
+    await slow.begun.wait()
+    await house.close()
+    assert stopped.is_set()
+    unstoppable.set()
+    with pytest.raises(HouseClosed) as caught:
+        await call
+    assert caught.value.sent == "maybe"

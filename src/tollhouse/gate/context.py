@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import httpx2
 
 COMMIT_IS_CHECK_US = 100_000
-"""Commit 1 stands in for the fence check of a send that starts this soon after its acknowledgement."""
+"""Commit 1 stands in for the fence check of a send that starts this soon after its acknowledgement.
+
+Counted from before that commit, since a process may stand still before it hears the acknowledgement."""
 
 FENCE_CHECK_S = 2.0
 """How long the store may take to answer the last check; slower means no."""

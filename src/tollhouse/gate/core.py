@@ -92,6 +92,8 @@ class Core:
         """Attempts whose commit 1 was not acknowledged: they sent nothing, whatever the store holds."""
         self.tasks: set[asyncio.Task[Any]] = set()
         self.closed = False
+        self.left = False
+        """The house is gone: no attempt begins any more, whatever the store says of its commit."""
         self._on_event = on_event
         self._transport: httpx2.AsyncHTTPTransport | None = None
         self._transport_sync: httpx2.HTTPTransport | None = None

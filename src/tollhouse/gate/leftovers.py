@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tollhouse.errors import StoreUnavailable
+from tollhouse.errors import HouseClosed, StoreUnavailable
 from tollhouse.gate.core import Core
 from tollhouse.ledger.change import Change
 from tollhouse.ledger.lifecycle import Forbidden
@@ -32,11 +32,11 @@ async def begin(core: Core, key: str, attempt_id: str, write: Callable[[], Await
     """Commit the beginning of an attempt; ``write`` may be repeated, under the same write id.
 
     While it is under way nobody here takes the attempt for a leftover. Its caller starts the attempt without awaiting
-    anything in between.
+    anything in between. Raises :class:`HouseClosed` where the lease was given up meanwhile: it must not start then.
     """
     core.beginning.add(attempt_id)
     try:
-        return await write()
+        written = await write()
     except StoreUnavailable:
         put_back_later(core, key, attempt_id)
         raise
@@ -45,6 +45,9 @@ async def begin(core: Core, key: str, attempt_id: str, write: Callable[[], Await
         raise
     finally:
         core.beginning.discard(attempt_id)
+    if core.left:
+        raise HouseClosed("The house was closed before this attempt could begin.", key=key, sent="maybe")
+    return written
 
 
 def put_back_later(core: Core, key: str, attempt_id: str, write: Callable[[], Awaitable[object]] | None = None) -> None:

@@ -15,6 +15,7 @@ from tollhouse.gate.core import Core
 from tollhouse.gate.costs import cost_of
 from tollhouse.gate.ending import error_record, is_transient_read_error
 from tollhouse.gate.results import Kept, keep
+from tollhouse.gate.running import awaited
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import Attempt, AttemptOutcome, CallRecord, replace
 from tollhouse.ledger.steps import Ending
@@ -100,7 +101,7 @@ class ReadRun:
             arguments[name] = context
         if self._tool.is_async:
             return await self._tool.fn(**arguments)
-        return await self._core.threads.run(self._tool.fn, **arguments)
+        return await awaited(await self._core.threads.run(self._tool.fn, **arguments))
 
 
 def _caller_cancelled() -> bool:

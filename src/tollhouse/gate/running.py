@@ -6,6 +6,7 @@ Called by :class:`~tollhouse.gate.sending.Sending`, which writes that ending dow
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from tollhouse.contract.answers import Accepted
 from tollhouse.contract.tool import Tool
 from tollhouse.gate.context import Context
 from tollhouse.gate.costs import CostGap, cost_of
-from tollhouse.gate.ending import ending_of_error
+from tollhouse.gate.ending import ending_of_error, error_record
 from tollhouse.gate.results import Kept, keep, without_body
 from tollhouse.gate.threads import ThreadPool
 from tollhouse.ledger.record import AttemptOutcome
@@ -48,6 +49,9 @@ class Run:
         except StillRunning:
             raise
         except BaseException as error:
+            if context.stop_unless_started("The attempt was stopped before it began."):
+                never = Ending(AttemptOutcome.NOT_SENT, error=error_record(error, context.secrets))
+                return self._ended(never, error, None)
             return self._ended(ending_of_error(error, self._tool, context), error, None)
         if isinstance(value, Accepted):
             return self._ended(Ending(AttemptOutcome.ACCEPTED, reference=value.reference), None, None)
@@ -71,7 +75,7 @@ class Run:
 
         context.thread = self._threads.run(in_thread)
         try:
-            return await context.thread
+            return await awaited(await context.thread)
         except asyncio.CancelledError:
             if context.thread.cancelled() and context.started:
                 raise StillRunning from None
@@ -82,6 +86,11 @@ class Run:
         if cost is not None:
             ending = Ending(ending.outcome, ending.result, ending.error, ending.reference, cost)
         return Ended(ending, error, kept, gap)
+
+
+async def awaited(value: Any) -> Any:
+    """What a ``def`` function returned; what is still to be done, where it wraps an ``async def``, is done."""
+    return await value if inspect.isawaitable(value) else value
 
 
 def without_result(ended: Ended) -> Ended:

@@ -89,7 +89,7 @@ class Sending:
             core,
             self._record,
             attempt,
-            acknowledged_local_us=core.local_us(),
+            acknowledged_local_us=core.to_local_us(attempt.started_at_us),  # no later than that
             loop=self._loop,
             principal=self._principal,
             secrets=self._secrets,
@@ -128,9 +128,10 @@ class Sending:
     def _leave(self, error: BaseException) -> None:
         """The house closes, or a defect of ours: neither may leave the caller waiting."""
         if isinstance(error, asyncio.CancelledError):
-            why = "The house was closed before the outcome was written."
-            error = HouseClosed(why, remedy=_SEE_LATER, key=self._record.key, sent="maybe")
-        if not self.answer.done():
+            error = HouseClosed("The house was closed before the outcome was written.")
+        if isinstance(error, TollhouseError):
+            self._fail(error, "maybe", _SEE_LATER)
+        elif not self.answer.done():
             self.answer.set_exception(error)
 
     # -- writing the end ---------------------------------------------------------------------------------

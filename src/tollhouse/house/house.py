@@ -37,6 +37,7 @@ R = TypeVar("R")
 
 PAGE = 100
 CROSSED_FORK = "This house was opened in another process; a handle does not cross a fork."
+DRAIN_POLL_S = 0.02
 STOP_S = 2.0
 """How long closing waits for what it has stopped."""
 
@@ -74,6 +75,7 @@ class Tollhouse:
         sweeper = Sweeper(core, settings.lease_s)
         self.services = Services(core, self._reconciler, sweeper, every_s=settings.round_every_s)
         self._pid = pid()
+        self._closing: asyncio.Task[None] | None = None
 
     # -- opening and closing -----------------------------------------------------------------------------
 
@@ -96,21 +98,30 @@ class Tollhouse:
         return SyncTollhouse(store, settings_of(settings))
 
     async def close(self) -> None:
-        """Refuse new calls, wait ``grace_s`` for attempts under way, stop the rest (*unknown*), give up the lease."""
-        core = self._core
-        if core.closed:
-            return
+        """Refuse new calls, wait ``grace_s`` for attempts under way, stop the rest (*unknown*), give up the lease.
+
+        Cancelling it ends the wait only: the house closes all the same.
+        """
         if pid() != self._pid:
-            core.closed = True  # a forked child: everything in here is its parent's
+            self._core.closed = True  # a forked child: everything in here is its parent's
             return
-        await self.services.stop()
-        core.closed = True
-        await _drain(core, self._settings.grace_s)
-        await self.services.leave(STOP_S)
-        await asyncio.to_thread(core.keeper.stop, end=not core.running)
-        core.threads.close()
-        await core.close_connections()
-        await core.store.close()
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        core = self._core
+        try:
+            await self.services.stop()
+            core.closed = True
+            await _drain(core, self._settings.grace_s)
+            await self.services.leave(STOP_S)
+        finally:  # also where the whole loop ends: a lease that goes on would keep its calls from everybody
+            core.closed = core.left = True
+            await asyncio.to_thread(core.keeper.stop, end=not core.running)
+            core.threads.close()
+            await core.close_connections()
+            await core.store.close()
 
     # -- calling -----------------------------------------------------------------------------------------
 
@@ -353,8 +364,12 @@ class Tollhouse:
 
 async def _drain(core: Core, grace_s: float) -> None:
     """Let what is under way end; then stop tasks (threads cannot be stopped: their lease runs out)."""
-    if core.tasks:
-        await asyncio.wait(core.tasks, timeout=grace_s)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + grace_s
+    while (core.tasks or core.beginning) and (left_s := until - loop.time()) > 0:
+        # What is beginning becomes a task of the house only once its commit is acknowledged.
+        pause_s = min(left_s, DRAIN_POLL_S)
+        await (asyncio.wait(core.tasks, timeout=pause_s) if core.tasks else asyncio.sleep(pause_s))
     for task in list(core.tasks):
         task.cancel()
     if core.tasks:
