@@ -193,23 +193,37 @@ def host_id() -> str:
 def process_started(pid: int) -> str | None:
     """When the process began, as the kernel counts it; None when there is no such process or no way to know."""
     stat = _read(f"/proc/{pid}/stat")
-    if stat is None:
-        return None
-    fields = stat.rsplit(")", 1)[-1].split()
-    return None if fields[0] in ("Z", "X") else fields[19]
+    return None if stat is None else _start_in(stat)
 
 
 def proven_dead(owner: Owner) -> bool:
     """Whether the owner's process certainly does not exist any more. False means: not known."""
     if owner.host != host_id() or not owner.pid_started:
         return False
-    return process_started(owner.pid) != owner.pid_started
+    stat = _read(f"/proc/{owner.pid}/stat")
+    # Where it shows nothing it may hide the processes of other users; whether there is one can still be asked.
+    return not _may_exist(owner.pid) if stat is None else _start_in(stat) != owner.pid_started
+
+
+def _start_in(stat: str) -> str | None:
+    fields = stat.rsplit(")", 1)[-1].split()
+    return None if fields[0] in ("Z", "X") else fields[19]
+
+
+def _may_exist(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True
 
 
 def _read(path: str) -> str | None:
     try:
-        return Path(path).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
+        return Path(path).read_text(encoding="latin-1").strip()  # a process may have any bytes for a name
+    except OSError:
         return None
 
 
