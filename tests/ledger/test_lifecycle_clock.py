@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tollhouse.ledger.clock import STEP_MARGIN_US, StoreClock, boot_us
+import sys
+import time
+
+import pytest
+
+from tollhouse.ledger.clock import STEP_MARGIN_US, StoreClock, boot_us, runs_during_suspend
 
 SECOND = 1_000_000
 AHEAD = 1_000_000 * SECOND
@@ -96,3 +101,19 @@ def test_our_own_clock_never_steps() -> None:
     """It counts from the start of the machine, also while that sleeps."""
     readings = [boot_us() for _ in range(100)]
     assert readings == sorted(readings)
+
+
+@pytest.mark.parametrize(("platform", "name"), [("linux", "CLOCK_BOOTTIME"), ("darwin", "CLOCK_MONOTONIC_RAW")])
+def test_our_own_clock_counts_the_time_that_the_machine_slept(
+    platform: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a laptop that was opened again would take its lease for one that still runs."""
+    monkeypatch.setattr(time, name, 77, raising=False)
+    assert runs_during_suspend(platform) == 77
+
+
+def test_our_own_clock_is_the_one_that_runs_on() -> None:
+    """What a process decides by is that clock, in microseconds."""
+    which = runs_during_suspend(sys.platform)
+    read_us = time.monotonic_ns if which is None else lambda: time.clock_gettime_ns(which)
+    assert read_us() // 1000 <= boot_us() <= read_us() // 1000

@@ -7,10 +7,20 @@ far inside every margin. What a process concludes about *others* (is that owner 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
-_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)
+
+def runs_during_suspend(platform: str) -> int | None:
+    """The system clock that never steps and runs on while the machine sleeps; None: ``time.monotonic`` does.
+
+    Linux stops every other monotonic clock meanwhile, macOS the one that ``time.monotonic`` reads.
+    """
+    return getattr(time, "CLOCK_MONOTONIC_RAW" if platform == "darwin" else "CLOCK_BOOTTIME", None)
+
+
+_BOOTTIME = runs_during_suspend(sys.platform)
 
 STEP_MARGIN_US = 5_000_000
 """A jump of the store's clock beyond this, against ours, stops resends and take-overs for a lease."""
@@ -20,7 +30,7 @@ SLOW_READING_US = 1_000_000
 
 
 def boot_us() -> int:
-    """Microseconds on a clock that never steps and runs on while the machine sleeps (Linux; elsewhere monotonic)."""
+    """Microseconds on a clock that never steps and runs on while the machine sleeps."""
     if _BOOTTIME is not None:
         return time.clock_gettime_ns(_BOOTTIME) // 1000
     return time.monotonic_ns() // 1000
