@@ -23,6 +23,7 @@ from tollhouse.contract.terms import US
 from tollhouse.errors import HouseClosed, StoreUnavailable
 from tollhouse.ledger.record import AttemptOutcome
 from tollhouse.ledger.store import Refusal, Written
+from tollhouse.operations.restored import mark_restored
 from tollhouse.testing.conformance.story import Story
 from tollhouse.testing.postgres import PostgresServer
 from tollhouse.testing.proxy import Proxy
@@ -45,6 +46,20 @@ async def test_a_departure_under_way_is_waited_for_before_its_owner_ends(postgre
             await until(other, SOMEBODY_WAITS)
             assert not ending.done()
         await ending
+
+
+async def test_a_departure_under_way_is_waited_for_before_a_mark_ends_its_owner(postgres_url: str) -> None:
+    """Once a ledger is marked as restored, nothing departs any more of which nobody was asked."""
+    async with opened(postgres_url), looking(postgres_url) as behind, looking(postgres_url) as other:
+        async with behind.transaction():
+            await behind.execute("SELECT FROM owners WHERE id = $1 FOR KEY SHARE", OWNER)
+            marking = asyncio.ensure_future(mark_restored(postgres_url, by="ada"))
+            waiting = asyncio.ensure_future(until(other, SOMEBODY_WAITS))
+            await asyncio.wait((marking, waiting), return_when=asyncio.FIRST_COMPLETED)
+            assert not marking.done()
+            await waiting
+        await marking
+        assert await other.fetchval("SELECT count(*) FROM owners WHERE ended_at_us IS NULL") == 0
 
 
 async def test_a_departure_that_meets_its_owners_end_is_refused(postgres_url: str) -> None:

@@ -54,7 +54,13 @@ DROP_MARK = "DELETE FROM @meta WHERE name = $1"
 LOCK = (f"LOCK TABLE {_GUARDED} IN SHARE ROW EXCLUSIVE MODE",)
 LOCK_BLOBS = "LOCK TABLE @blobs IN SHARE ROW EXCLUSIVE MODE"
 
-END_OWNERS = "UPDATE @owners SET ended_at_us = $1 WHERE ended_at_us IS NULL"
+# Locked as by every end of an owner: departures under way come first, and are waited for.
+END_OWNERS = (
+    "WITH gone AS MATERIALIZED"
+    " (SELECT tenant, id FROM @owners WHERE ended_at_us IS NULL ORDER BY tenant, id FOR UPDATE OF owners)"
+    " UPDATE @owners o SET ended_at_us = $1 FROM gone"
+    " WHERE o.tenant = gone.tenant AND o.id = gone.id AND o.ended_at_us IS NULL"
+)
 
 RAISE_FENCES = "UPDATE @calls SET fence = fence + 1 WHERE open_owners IS NOT NULL"
 
