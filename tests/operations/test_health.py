@@ -86,6 +86,15 @@ async def test_metrics_tell_what_stands_in_the_ledger(house_store_url: str) -> N
     assert {name.partition("{")[0] for name in values} == {metric.name for metric in METRICS}
 
 
+async def test_large_counters_move_by_one(tmp_path: Path) -> None:
+    """A rate is a difference of counters, so every digit of them is told."""
+    async with watched(f"sqlite:///{tmp_path}/ledger.db") as (house, address):
+        for commits in (12_345_678, 12_345_679):
+            house.store.counters.commits = commits
+            _, text = await fetched(address, "/metrics")
+            assert values_of(text)["tollhouse_store_commits_total"] == commits
+
+
 @pytest.mark.postgres
 async def test_probes_answer_in_time_when_the_store_is_gone(private_postgres: PostgresServer) -> None:
     """A stopped server makes the worker ill, not silent; what it knows of itself is still told."""

@@ -57,7 +57,7 @@ def exposition(vitals: Vitals, counted: Mapping[State, int] | None, signs: Signs
         own = [(labels, value) for of, labels, value in samples if of is metric]
         if own:
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-            lines += [f"{metric.name}{_labels(labels)} {value:g}" for labels, value in own]
+            lines += [f"{metric.name}{_labels(labels)} {value}" for labels, value in own]
     return "\n".join(lines) + "\n"
 
 
