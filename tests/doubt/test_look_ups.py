@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel
@@ -121,14 +121,40 @@ async def wants_context(_call: RecordedCall, ctx: CallContext) -> Answer:
     return happened(await ctx.http.get("https://books.example"))
 
 
+async def gives_up(_call: RecordedCall) -> Answer:
+    """A look-up that waits for what somebody else cancelled."""
+    shared = asyncio.get_running_loop().create_future()
+    shared.cancel()
+    return cast(Answer, await shared)
+
+
+class Unprintable:
+    """What some clients give for an answer."""
+
+    def __str__(self) -> str:
+        raise AttributeError("no text")
+
+
+def endless() -> dict[str, Any]:
+    """Evidence that holds itself."""
+    evidence: dict[str, Any] = {}
+    evidence["again"] = evidence
+    return evidence
+
+
 UNTELLING: dict[str, tuple[Callable[..., Any], str]] = {
     "says unknown": (lambda _call: unknown("the books are closed"), "the books are closed"),
     "raises": (raises, "RuntimeError"),
+    "is cancelled by itself": (gives_up, "CancelledError"),
     "answers nothing": (lambda _call: None, "NoneType"),
     "answers true": (lambda _call: True, "bool"),
     "answers a word": (lambda _call: "happened", "str"),
     "sees it under way": (under_way, "job-7"),
     "asks for a context": (wants_context, "no context"),
+    "shows what cannot be printed": (lambda _call: did_not_happen(Unprintable()), "AttributeError"),
+    "shows what never ends": (lambda _call: did_not_happen(endless()), "RecursionError"),
+    "shows a number beyond writing": (lambda _call: did_not_happen({"rows": 10**5000}), "ValueError"),
+    "answers with a word of its own": (lambda _call: Answer(cast(Any, "perhaps")), "perhaps"),
 }
 
 

@@ -9,6 +9,7 @@ before the look-up.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from tollhouse.contract.answers import Accepted, Answer
@@ -44,6 +45,8 @@ LEAST_BETWEEN_LOOKS_US = US // 2
 
 OPEN = (State.IN_DOUBT, State.ACCEPTED)
 """States that a look-up can end."""
+
+_FINDINGS = ("happened", "did_not_happen", "unknown")
 
 
 class Reconciler:
@@ -153,15 +156,15 @@ class Reconciler:
             seen = await view(record, self._core.store, tool.schema.result)
             async with asyncio.timeout(LOOK_TIMEOUT_S):
                 answer = await ask(self._core, tool.reconcile, seen)
-        except asyncio.CancelledError:
-            raise
+            if isinstance(answer, Answer) and answer.finding in _FINDINGS:
+                return replace(answer, evidence=_bounded(answer.evidence))
         except Accepted as accepted:
             return Answer("unknown", evidence=f"still under way: {accepted.reference}")
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _given_up():
+                raise
             return Answer("unknown", evidence=error_record(error))
-        if isinstance(answer, Answer):
-            return answer
-        kind = type(answer).__name__
+        kind = repr(answer.finding) if isinstance(answer, Answer) else type(answer).__name__
         return Answer("unknown", evidence=f"the hook answered {kind}, not happened(), did_not_happen() or unknown()")
 
     def _finding(self, answer: Answer, tool: Tool[Any], began_us: int) -> Finding:
@@ -173,7 +176,7 @@ class Reconciler:
             began_us=began_us,
             by=f"hook:{tool.name}",
             reason=None,
-            evidence=_bounded(answer.evidence),
+            evidence=answer.evidence,
             reference=answer.reference,
             result=stored,
             job_status=answer.job_status,
@@ -280,6 +283,12 @@ class Reconciler:
             self._core.tell("doubt_aged", key=record.key, tool=record.tool, age_s=round(age_s), looks=record.looks)
 
 
+def _given_up() -> bool:
+    """Whether it is this look-up that was cancelled, and not something that its hook waited for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 def _agrees(record: CallRecord, finding: Finding) -> bool:
     """Whether the finding only repeats what is settled."""
     if record.state is State.COMPENSATED:
@@ -293,7 +302,7 @@ def _agrees(record: CallRecord, finding: Finding) -> bool:
 
 def _bounded(evidence: Any) -> Any:
     """Evidence as it is kept: short text stays, everything else is described within bounds."""
-    if evidence is None or isinstance(evidence, int | float | bool):
+    if evidence is None or isinstance(evidence, bool | float) or (isinstance(evidence, int) and abs(evidence) < 2**63):
         return evidence
     if isinstance(evidence, dict):
         return {str(k)[:100]: _bounded(v) for k, v in list(evidence.items())[:20]}
