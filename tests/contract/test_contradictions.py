@@ -1,9 +1,11 @@
 """A contract that contradicts itself fails at import, naming the field and the remedy."""
 
+import asyncio
 import math
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import pytest
 from pydantic import BaseModel
 
@@ -78,6 +80,13 @@ CONTRADICTIONS: list[tuple[str, str, Declare]] = [
     ("a success as rejection", "rejects", declared(external(rejects=200))),
     ("a word as rejection", "rejects", declared(external(rejects=["conflict"]))),  # type: ignore[list-item]
     ("a rejection that is nothing", "rejects", declared(external(rejects=None))),  # type: ignore[arg-type]
+    ("any exception as rejection", "rejects", declared(external(rejects=Exception))),
+    ("a time-out as rejection", "rejects", declared(external(rejects=[TimeoutError]))),
+    ("a broken connection as rejection", "rejects", declared(external(rejects=(404, ConnectionError)))),
+    ("a cancel as rejection", "rejects", declared(external(rejects=asyncio.CancelledError))),
+    ("a client's time-out as rejection", "rejects", declared(external(rejects=httpx2.HTTPError))),
+    ("a hold longer than any clock", "approval", declared(external(approval=approval(expires_s=1e14)))),
+    ("a deadline longer than any clock", "deadline_s", declared(external(deadline_s=1e14))),
     ("a read with a look-up", "reconcile", declared(read(), reconcile=_look)),
     ("a read with an undoing", "compensate", declared(read(), compensate=_look)),
     ("a read of long work", "accepts", declared(read(accepts=True))),
@@ -106,6 +115,12 @@ def test_contradiction_names_its_field_and_a_remedy(field: str, declare: Declare
     assert error.sent == "no"
     assert error.cause.endswith((".", ":")) or error.cause
     assert error.remedy
+
+
+@pytest.mark.parametrize("rule", [PermissionError, ConnectionRefusedError, ValueError, httpx2.HTTPStatusError])
+def test_an_exception_that_a_receiver_can_mean_may_be_a_rejection(rule: type[BaseException]) -> None:
+    """What is refused is only what comes of silence."""
+    assert declared(external(rejects=rule))().rejects == (rule,)
 
 
 def test_generators_are_no_tools() -> None:

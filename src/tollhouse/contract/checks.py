@@ -20,6 +20,13 @@ DEADLINE_SLACK_S = 30.0
 JOB_DEADLINE_S = 86_400.0
 LEAST_ABSENCE_S = 60.0
 LEAST_MARGIN_S = 300.0
+TIME_MOST_S = 100 * 365 * 86_400.0
+"""A century: what is meant to be longer has no end, and every wait has one."""
+
+_SAYS_NOTHING = frozenset(
+    {"TimeoutError", "CancelledError", "ConnectionResetError", "BrokenPipeError", "ReadTimeout", "ReadError"}
+)
+"""Exceptions, of Python and of HTTP clients, after which the request may have arrived."""
 
 
 class Completed(NamedTuple):
@@ -161,14 +168,16 @@ def _seconds(given: Settings, name: str, default: float, *, zero: bool = False) 
     value: Any = given.get(name, default)
     if not _is_time(value, zero=zero):
         raise ContractError(
-            f"{name}={value!r} is no length of time.", field=name, remedy="Give seconds, finite and more than 0."
+            f"{name}={value!r} is no length of time.",
+            field=name,
+            remedy="Give seconds, more than 0, a century at most.",
         )
     return float(value)
 
 
 def _is_time(value: object, *, zero: bool = False) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return number and (value > 0 or (value == 0 and zero))  # type: ignore[operator]
+    return number and (0 < value <= TIME_MOST_S or (value == 0 and zero))  # type: ignore[operator]
 
 
 def _departs(given: Settings, has_context: bool) -> str:
@@ -202,7 +211,7 @@ def _approval(given: object) -> ApprovalTerms | None:
     if not counted or quorum < 1 or (names is not None and quorum > len(set(names))):
         raise ContractError(f"A quorum of {quorum!r} cannot be reached.", field="approval")
     if not _is_time(terms.expires_s):
-        raise ContractError("Every hold expires: expires_s must be finite and more than 0.", field="approval")
+        raise ContractError("Every hold expires: expires_s must be more than 0, a century at most.", field="approval")
     return terms
 
 
@@ -249,4 +258,18 @@ def _rejects(given: Any) -> tuple[Rejects, ...]:
                 field="rejects",
                 remedy="List HTTP statuses (400 to 599), exception types or predicates on the exception.",
             )
+        if isinstance(rule, type) and (silent := _says_nothing(rule)) is not None:
+            raise ContractError(
+                f"rejects contains {rule.__name__}, so a {silent} would count as a rejection; it says nothing.",
+                field="rejects",
+                remedy="Name the exceptions by which the receiver itself says that it did nothing.",
+            )
     return rules
+
+
+def _says_nothing(kind: type[Any]) -> str | None:
+    """The name of an exception that this type covers though no receiver says anything by it; None: there is none."""
+    if kind.__name__ in _SAYS_NOTHING:
+        return kind.__name__
+    below: list[type[Any]] = type.__subclasses__(kind)
+    return next((name for each in below if (name := _says_nothing(each)) is not None), None)
