@@ -8,9 +8,10 @@ import uuid
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import AfterValidator
 
 from tests.support.houses import OpenHouse
 from tollhouse import Tollhouse, external, read, tool
@@ -20,6 +21,7 @@ from tollhouse.errors import (
     InvalidArguments,
     InvalidKey,
     InvalidSetting,
+    Refused,
     TollhouseError,
     UnknownTool,
 )
@@ -381,3 +383,52 @@ async def test_a_closed_house_says_so(shared_store_url: str) -> None:
     with pytest.raises(HouseClosed) as caught:
         await house.call(pay, GOOD, key="k")
     check(caught.value, "house_closed")
+
+
+def _picky(value: int) -> int:
+    raise KeyError(f"account {value}")
+
+
+async def test_a_check_of_the_arguments_that_raises_is_told_without_its_message(open_house: OpenHouse) -> None:
+    """A validator of the author's may raise anything: the caller gets a stable code, and no value is shown."""
+
+    @tool(external())
+    async def check_in(account: Annotated[int, AfterValidator(_picky)]) -> None:
+        raise AssertionError("never called")
+
+    house = await open_house(check_in)
+    with pytest.raises(InvalidArguments, match="KeyError") as caught:
+        await house.call(check_in, {"account": 4711}, key="k")
+    check(caught.value, "invalid_arguments")
+    assert "4711" not in str(caught.value)
+
+
+class _Broken:
+    name = "broken"
+
+    def check(self, asked: Any) -> Any:
+        raise ValueError(f"cannot judge {asked.arguments}")
+
+
+async def test_a_gate_that_raises_puts_no_argument_into_the_log(
+    open_house: OpenHouse, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It denies, and the log says what was raised and where; its message may hold anything."""
+    house = await open_house(pay, gates=[_Broken()])
+    with pytest.raises(Refused):
+        await house.call(pay, {"account": "secret-account", "cents": 1}, key="k")
+    assert "error_type=ValueError at=" in caplog.text
+    assert "secret-account" not in caplog.text
+
+
+async def test_a_name_never_looks_like_a_line_of_the_log(
+    open_house: OpenHouse, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Callers choose the name they ask for; what it holds stays on its line."""
+    caplog.set_level("INFO", "tollhouse")
+    house = await open_house(pay)
+    with pytest.raises(UnknownTool):
+        await house.call("x\ndoubt_appeared key=other", {}, key="k")
+    lines = [line for line in caplog.text.splitlines() if "doubt_appeared" in line]
+    assert len(lines) == 1
+    assert "call_turned_away" in lines[0]

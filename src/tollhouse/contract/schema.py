@@ -65,6 +65,9 @@ class Schema:
                 self.whole(named)
         except ValidationError as error:
             raise _invalid(error, key) from None
+        except Exception as error:  # a validator of the author's may raise anything, with the value in its message
+            cause = f"The arguments do not fit the tool: a check of theirs raised {type(error).__name__}."
+            raise InvalidArguments(cause, path="arguments", key=key) from None
         return named
 
     @property

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from tollhouse.contract.terms import Terms
@@ -37,6 +38,12 @@ NAME_POLL_S = 0.02
 Listener = Callable[[str, Mapping[str, Any]], None]
 """``on_event(kind, facts)``: called on the house's loop for every doubt that appears, ages or is contradicted, and for
 requests refused without a row. Must return quickly; what it raises is logged."""
+
+
+def failed(kind: str, error: BaseException, **facts: str) -> None:
+    """Log that code of the user's raised: what and where, but no message, which may hold arguments."""
+    lines = [f"{frame.f_code.co_filename}:{line}" for frame, line in walk_tb(error.__traceback__)]
+    log.error("%s error_type=%s at=%s", kind, type(error).__name__, lines[-1] if lines else "?", extra=facts)
 
 
 class Toolbox:
@@ -161,7 +168,8 @@ class Core:
         fields = {"tenant": self.tenant, **facts}
         level = logging.WARNING if kind.startswith(("doubt_appeared", "doubt_aged", "contradiction")) else logging.INFO
         with suppress(Exception):  # a handler of somebody's logging may raise, too
-            log.log(level, "%s %s", kind, " ".join(f"{k}={v}" for k, v in fields.items()), extra={"tollhouse": fields})
+            line = " ".join(f"{k}={_on_one_line(v)}" for k, v in fields.items())
+            log.log(level, "%s %s", kind, line, extra={"tollhouse": fields})
         if self._on_event is None:
             return
         try:
@@ -245,6 +253,12 @@ class Core:
             attempt_timeout_s=min(chosen["attempt_timeout_s"], chosen["deadline_s"]),
             deadline_s=chosen["deadline_s"],
         )
+
+
+def _on_one_line(value: Any) -> str:
+    """A value as a log line shows it: callers name tools, and no name may look like another line."""
+    text = str(value)
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 _TOLD = {"in_doubt": "doubt_appeared", "held": "call_held"}

@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from dataclasses import field
 from typing import Any, cast
 
-from tollhouse.gate.core import Core, log
+from tollhouse.gate.core import Core, failed
 from tollhouse.gate.verdicts import Asked, Check, Deny, Hold, Pass, Verdict
 from tollhouse.ledger.value import value_type
 
@@ -59,5 +59,5 @@ async def _ask(gate: Check, asked: Asked) -> Verdict:
             return verdict
         return Deny(f"the gate itself failed (it answered {type(verdict).__name__})", code="gate_failed")
     except Exception as error:
-        log.exception("gate_failed", extra={"gate": gate.name})
+        failed("gate_failed", error, gate=gate.name)
         return Deny(f"the gate itself failed ({type(error).__name__})", code="gate_failed")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tollhouse.contract.tool import Tool
 from tollhouse.errors import UnknownTool
-from tollhouse.gate.core import Core, log
+from tollhouse.gate.core import Core, failed, log
 from tollhouse.gate.gates import Judgement, judge
 from tollhouse.gate.request import Request
 from tollhouse.gate.verdicts import Asked, Deny
@@ -38,8 +38,8 @@ class Planner:
         """Whether this principal may see that tool; a check that fails shows nothing."""
         try:
             return self._visible(principal, name)
-        except Exception:
-            log.exception("visible_failed", extra={"tool": name[:80]})
+        except Exception as error:
+            failed("visible_failed", error, tool=name[:80])
             return False
 
     def unknown(self, name: str, principal: str) -> UnknownTool:
