@@ -72,9 +72,16 @@ class HouseSettings:
         named: Any = self.principal
         if not isinstance(named, str) or not 1 <= len(named) <= 200:
             raise InvalidSetting("principal= must be 1 to 200 characters.")
-        for name in ("every_s", "attempt_timeout_s", "deadline_s", "doubt_alarm_s", "grace_s", "store_wait_s"):
-            _check_seconds(name, getattr(self, name))
-        _check_count("max_attempts", self.max_attempts, 100)
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name.endswith("_s") and not (value is None and each.default is None):
+                _check_seconds(each.name, value)
+            if each.name in ("tools", "gates") and not isinstance(value, Iterable):
+                raise InvalidSetting(f"{each.name}= must be a list.")
+            if each.name in ("visible", "secrets", "on_event") and not (value is None or callable(value)):
+                raise InvalidSetting(f"{each.name}= must be a function.")
+        if self.max_attempts is not None:
+            _check_count("max_attempts", self.max_attempts, 100)
         _check_count("threads", self.threads, 1000)
 
     @property
@@ -101,13 +108,11 @@ def settings_of(given: Mapping[str, Any]) -> HouseSettings:
 
 
 def _check_seconds(name: str, value: Any) -> None:
-    if value is None:
-        return
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < 0 or (value == 0 and name != "grace_s"):
         raise InvalidSetting(f"{name}={value!r} is no length of time in seconds.")
 
 
 def _check_count(name: str, value: Any, most: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most):
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise InvalidSetting(f"{name}={value!r} is not 1 to {most}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,6 +153,30 @@ async def test_a_def_tool_that_found_no_thread_in_time_was_not_sent(open_house: 
     assert ran == [1]
 
 
+@pytest.mark.parametrize("effect", [external(attempt_timeout_s=0.2), read(attempt_timeout_s=0.2, max_attempts=1)])
+async def test_what_no_thread_took_in_time_is_kept_nowhere(open_house: OpenHouse, effect: Any) -> None:
+    """Threads may be stuck for as long as a house is open; what came in vain meanwhile takes no room in it."""
+    keeper = Gatekeeper()
+
+    @tool(external())
+    def block() -> int:
+        return keeper.act()
+
+    @tool(effect)
+    def wait_in_line() -> None:
+        raise AssertionError("never called")
+
+    house = await open_house(block, wait_in_line, threads=1)
+    first = asyncio.create_task(house.call(block, key="block"))
+    await keeper.is_entered()
+    await asyncio.gather(*(house.call(wait_in_line, key=f"k{n}") for n in range(3)), return_exceptions=True)
+    threads = house._core.threads
+    assert (len(threads._waiting), len(threads._unfinished), threads.leaked) == (0, 1, 0)
+    assert len(house._core.running) == 1
+    keeper.let_go.set()
+    assert (await first).value == 1
+
+
 async def test_threads_that_nobody_waits_for_are_counted_until_they_end(open_house: OpenHouse) -> None:
     """A tool that never returns costs a thread; how many do can be seen."""
     keeper = Gatekeeper()
@@ -283,11 +308,31 @@ async def test_deadline_ends_all_sendings_wherever_it_is_set(open_house: OpenHou
     assert sendings[-1] - sendings[0] < 1.3
 
 
-async def test_a_setting_of_a_house_out_of_bounds_is_refused(house_store_url: str) -> None:
+OUT_OF_BOUNDS: list[tuple[str, Any]] = [
+    ("max_attempts", 0),
+    ("attempt_timeout_s", -1),
+    ("deadline_s", 0),
+    ("threads", 0),
+    ("threads", None),
+    ("grace_s", None),
+    ("store_wait_s", None),
+    ("doubt_alarm_s", None),
+    ("lease_s", "30"),
+    ("renew_every_s", "often"),
+    ("tools", None),
+    ("gates", 7),
+    ("secrets", {"token": "t"}),
+    ("on_event", "print"),
+    ("x", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), OUT_OF_BOUNDS)
+async def test_a_setting_of_a_house_out_of_bounds_is_refused(tmp_path: Path, name: str, value: Any) -> None:
     """Before the store is opened."""
-    for name, value in (("max_attempts", 0), ("attempt_timeout_s", -1), ("deadline_s", 0), ("threads", 0), ("x", 1)):
-        with pytest.raises(InvalidSetting, match=name):
-            await Tollhouse.open(house_store_url, **{name: value})
+    with pytest.raises(InvalidSetting, match=name):
+        await Tollhouse.open(f"sqlite:///{tmp_path / 'never-made.db'}", **{name: value})
+    assert not list(tmp_path.iterdir())
 
 
 async def test_the_pause_before_a_resend_is_not_taken_off_its_own_time(

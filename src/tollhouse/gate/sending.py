@@ -279,14 +279,17 @@ class Sending:
 
     def _time_is_up(self, attempt: Attempt, context: Context) -> None:
         if context.stop_unless_started("The attempt's time was up before it began."):
-            self._core.spawn(self._never_began(attempt))
+            thread, error = context.thread, TimeoutError(_NOT_BEGUN)
+            if thread is not None and self._core.threads.withdraw(thread):
+                thread.set_exception(error)  # its own task writes that down, and is gone
+            else:
+                self._core.spawn(self._never_began(attempt, error))
         else:
             if context.thread is not None:
                 self._core.threads.leave(context.thread)
             self._core.spawn(self._end_wait(attempt, "timeout"))
 
-    async def _never_began(self, attempt: Attempt) -> None:
-        error = TimeoutError("This attempt did not begin in its time: no thread was free, or it was still waiting.")
+    async def _never_began(self, attempt: Attempt, error: TimeoutError) -> None:
         ending = Ending(AttemptOutcome.NOT_SENT, error={"type": "TimeoutError", "message": str(error)})
         await self._write_end(attempt, Ended(ending, error, None, None), "not_begun")
 
@@ -364,6 +367,7 @@ class Sending:
         self.answer.set_exception(raised)
 
 
+_NOT_BEGUN = "This attempt did not begin in its time: no thread was free, or it was still waiting."
 _SEE_LATER = "Open a house and ask for the same key: it answers with what is known by then."
 _ROW_GONE = "Ask the receiver what became of it: the ledger lost what it knew of this call."
 _UNWRITTEN = "The outcome is kept in memory and written when the store is back; ask for the same key then."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
@@ -27,7 +27,7 @@ class ThreadPool:
     def __init__(self, size: int = MOST_THREADS) -> None:
         self._size = size
         self._lock = threading.Condition()
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: OrderedDict[asyncio.Future[Any], Callable[[], None]] = OrderedDict()
         self._threads = 0
         self._idle = 0
         self._closed = False
@@ -43,8 +43,17 @@ class ThreadPool:
         if future in self._unfinished:
             self._left.add(future)
 
+    def withdraw(self, future: asyncio.Future[Any]) -> bool:
+        """Let a function that no thread has taken yet never run; False when one has. Its future is left as it is."""
+        with self._lock:
+            if self._waiting.pop(future, None) is None:
+                return False
+        self._unfinished.discard(future)
+        self._left.discard(future)
+        return True
+
     def run(self, fn: Callable[..., Any], /, **arguments: Any) -> asyncio.Future[Any]:
-        """Start ``fn`` as soon as a thread is free; cancelling the future stops nothing."""
+        """Start ``fn`` as soon as a thread is free; cancelling the future stops nothing that has begun."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._unfinished.add(future)
@@ -58,12 +67,13 @@ class ThreadPool:
             with suppress(RuntimeError):  # the loop is gone, and with it everybody who could care
                 loop.call_soon_threadsafe(self._answer, future, value, error)
 
-        self._put(work)
+        self._put(future, work)
+        future.add_done_callback(lambda done: self.withdraw(done) if done.cancelled() else None)
         return future
 
-    def _put(self, work: Callable[[], None]) -> None:
+    def _put(self, future: asyncio.Future[Any], work: Callable[[], None]) -> None:
         with self._lock:
-            self._waiting.append(work)
+            self._waiting[future] = work
             if len(self._waiting) <= self._idle:  # a thread that was woken counts as idle until it takes its work
                 self._lock.notify()
             elif self._threads < self._size:
@@ -80,7 +90,7 @@ class ThreadPool:
                     self._idle += 1
                     self._lock.wait()
                     self._idle -= 1
-                work = self._waiting.popleft()
+                _future, work = self._waiting.popitem(last=False)
             work()
 
     def close(self) -> None:
