@@ -91,7 +91,7 @@ class Held(TollhouseError):
 
     @property
     def for_model(self) -> str:
-        return f"This call waits for a person's decision and was not sent. {self.cause}"
+        return f"This call waits for a person's decision and is not sent before. {self.cause}"
 
 
 class Refused(TollhouseError):

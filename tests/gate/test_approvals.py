@@ -26,6 +26,7 @@ from tollhouse import (
 )
 from tollhouse.errors import (
     CallConflict,
+    CallFailed,
     CallNotSent,
     DecisionConflict,
     Held,
@@ -479,3 +480,22 @@ async def test_a_read_may_need_approval_too(open_house: OpenHouse) -> None:
     assert caught.value.code == "call_failed"  # type: ignore[attr-defined]
     assert (await house.get("k")).state is State.READY
     assert sent == [1]
+
+
+async def test_a_hold_before_another_round_tells_what_an_earlier_one_sent(open_house: OpenHouse) -> None:
+    """Nothing was sent in this round; the call is no call of which nothing left."""
+
+    @tool(external(approval=True, rejects=PermissionError))
+    async def pay() -> None:
+        raise PermissionError
+
+    house = await open_house(pay)
+    with pytest.raises(Held) as fresh:
+        await house.call(pay, key="k")
+    await house.approve("k", by="ada")
+    with pytest.raises(CallFailed):
+        await house.call(pay, key="k")
+    await house.retry("k", by="ada", reason="once more")
+    with pytest.raises(Held) as again:
+        await house.call(pay, key="k")
+    assert (fresh.value.sent, again.value.sent) == ("no", "yes")

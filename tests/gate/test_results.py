@@ -269,3 +269,24 @@ async def test_bytes_that_are_no_text_are_kept_whole(open_house: OpenHouse, tmp_
         outcome = await house.call(run, {"name": "made"}, key="k")
         assert outcome.value == {"bytes": b"a\xf0b", "text": "a\udcf0b"}
     assert (tmp_path / "made").exists()
+
+
+class Exact(BaseModel):
+    """A type that takes nothing but instances."""
+
+    model_config = ConfigDict(strict=True)
+    colour: Colour
+    at: date
+
+
+async def test_a_strict_model_is_rebuilt_from_its_plain_form(open_house: OpenHouse) -> None:
+    """It was strict about what the tool made; that the ledger keeps an enum as its value is no mistake of the tool."""
+
+    @tool(external())
+    async def paint() -> Exact:
+        return Exact(colour=Colour.RED, at=date(2024, 2, 29))
+
+    house = await open_house(paint)
+    for _ in range(2):
+        outcome = await house.call(paint, key="k")
+        assert (outcome.value, outcome.problem) == (Exact(colour=Colour.RED, at=date(2024, 2, 29)), None)

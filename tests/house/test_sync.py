@@ -11,7 +11,17 @@ import pytest
 
 from tests.doubt.scenes import ASKED, KEY, lossy
 from tollhouse import Accepted, CallContext, State, Tollhouse, approval, did_not_happen, external, happened, read, tool
-from tollhouse.errors import CallConflict, CallFailed, Contradicted, Held, HouseClosed, InDoubt, InvalidSetting, Refused
+from tollhouse.errors import (
+    CallConflict,
+    CallFailed,
+    Contradicted,
+    Held,
+    HouseClosed,
+    InDoubt,
+    InvalidSetting,
+    Refused,
+    TollhouseError,
+)
 from tollhouse.house.sync import SyncTollhouse
 
 
@@ -185,3 +195,22 @@ def test_closing_frees_a_thread_whose_tool_never_returns(shared_store_url: str, 
     assert not thread.is_alive()
     assert len(told) == 1
     never.set()
+
+
+def test_house_is_not_waited_for_on_its_own_thread(shared_store_url: str, house_tenant: str) -> None:
+    """It would wait there for itself, for ever: an `async def` tool is told so instead."""
+    heard: list[TollhouseError] = []
+
+    @tool(read())
+    async def ask_the_house() -> int:
+        for ask in (opened.count, opened.close):
+            try:
+                ask()
+            except TollhouseError as error:
+                heard.append(error)
+        return len(heard)
+
+    with Tollhouse.open_sync(shared_store_url, tools=[ask_the_house], tenant=house_tenant) as opened:
+        assert opened.call(ask_the_house).value == 2
+        assert opened.count()[State.SUCCEEDED] == 1
+    assert {error.code for error in heard} == {"not_allowed"}

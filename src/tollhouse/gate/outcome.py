@@ -97,7 +97,7 @@ def _error_of(record: CallRecord) -> TollhouseError:
     why = _why(record)
     match record.state:
         case State.HELD:
-            return Held(f"{key} waits for people{_because(record)}.", key=key)
+            return Held(f"{key} waits for people{_because(record)}.", key=key, sent=sent)
         case State.REFUSED:
             return Refused(f"{key} was refused: {why}", key=key, sent=sent)
         case State.FAILED:

@@ -62,7 +62,11 @@ def keep(value: Any, adapter: TypeAdapter[Any]) -> Kept:
 
 def _typed(plain: Any, adapter: TypeAdapter[Any]) -> Any:
     """The declared type from its kept form, which names a model's fields, not their aliases."""
-    return adapter.validate_python(plain, by_alias=True, by_name=True)
+    try:
+        return adapter.validate_python(plain, by_alias=True, by_name=True)
+    except ValidationError:
+        # A type that takes nothing but its own instances was one before: an enum, say, is kept as its value.
+        return adapter.validate_python(plain, strict=False, by_alias=True, by_name=True)
 
 
 def _first_mistake(error: Exception) -> str:

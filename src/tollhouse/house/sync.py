@@ -8,11 +8,12 @@ import os
 import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar, Unpack, overload
 
 from tollhouse.contract.answers import Answer
 from tollhouse.contract.tool import Tool
-from tollhouse.errors import HouseClosed
+from tollhouse.errors import HouseClosed, NotAllowed
 from tollhouse.gate.outcome import Outcome
 from tollhouse.gate.view import RecordedCall
 from tollhouse.house.house import CROSSED_FORK, STOP_S, CallOptions, Tollhouse
@@ -23,6 +24,7 @@ from tollhouse.settings import HouseSettings
 T = TypeVar("T")
 R = TypeVar("R")
 
+_OTHER_THREAD = "Ask from another thread: a `def` tool runs in one; a listener or an `async def` tool does not."
 _ASK_AGAIN = "Open a house and ask for the same key: it says what became of the call."
 
 
@@ -53,12 +55,11 @@ class SyncTollhouse:
 
     def close(self) -> None:
         """See :meth:`Tollhouse.close`. A call that another thread still waits for then raises :class:`HouseClosed`."""
-        house, self._house = self._house, None
-        if self._pid != os.getpid():
-            return
-        if house is not None:
-            self._run(house.close())
-        self._stop_loop()
+        if self._pid == os.getpid() and self._house is not None:
+            with suppress(HouseClosed):  # another thread has closed it meanwhile
+                self._run(self._house.close())
+            self._stop_loop()
+        self._house = None
 
     def _stop_loop(self) -> None:
         with self._lock:
@@ -84,6 +85,9 @@ class SyncTollhouse:
         if self._pid != os.getpid():
             coroutine.close()
             raise HouseClosed(CROSSED_FORK)
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise NotAllowed("This is the house's own thread: it would wait here for itself.", remedy=_OTHER_THREAD)
         with self._lock:  # so that nothing is begun on a loop that is about to stop
             if self._loop is None:
                 coroutine.close()
