@@ -231,6 +231,20 @@ async def test_report_repeated_is_the_same_report(open_house: OpenHouse) -> None
     await house.report(KEY, happened("export.csv"), reference="job-7")
     again = await house.report(KEY, happened("export.csv"), reference="job-7")
     assert (again.state, again.contradicted) == (State.SUCCEEDED, False)
+    assert again.version == (await house.report(KEY, happened("export.csv"), reference="job-7")).version
+
+
+async def test_report_repeated_opens_nothing_that_a_person_closed_in_view_of_it(open_house: OpenHouse) -> None:
+    """Whoever upheld a decision had heard it; another statement contradicts anew."""
+    house = await open_house(Job().tool())
+    await accepted(house)
+    await house.resolve(KEY, happened("export.csv"), by="ada", reason="I have the file")
+    failed = did_not_happen("disk full", job_status="failed")
+    assert (await house.report(KEY, failed, reference="job-7")).contradicted
+    await house.uphold(KEY, by="ada", reason="the file is whole")
+    assert not (await house.report(KEY, failed, reference="job-7")).contradicted
+    other = did_not_happen("taken back", job_status="cancelled")
+    assert (await house.report(KEY, other, reference="job-7")).contradicted
 
 
 async def test_bare_absence_in_a_report_is_no_evidence(open_house: OpenHouse) -> None:

@@ -15,7 +15,7 @@ from tollhouse.ledger.change import Change
 from tollhouse.ledger.decisions import Finding, settle
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.lifecycle import Forbidden
-from tollhouse.ledger.record import Attempt, AttemptOutcome, CallRecord
+from tollhouse.ledger.record import SETTLED, Attempt, AttemptOutcome, CallRecord
 from tollhouse.ledger.steps import earlier_job_happened
 from tollhouse.ledger.transact import transact
 
@@ -59,7 +59,8 @@ async def report(core: Core, key: str, answer: Answer, reference: str) -> CallRe
 
 
 class _SaidBefore(Exception):
-    """The callback says of an earlier round what is settled there: callbacks are delivered more than once."""
+    """The callback says what it said before, or of an earlier round what is settled there: callbacks are delivered more
+    than once."""
 
     def __init__(self, record: CallRecord) -> None:
         super().__init__("nothing new")
@@ -72,11 +73,21 @@ def _heard(record: CallRecord, finding: Finding, reference: str, now_us: int) ->
     if any(attempt.round == record.round for attempt in spoken_of):
         if finding.finding == "did_not_happen" and _other_work(record, spoken_of):
             raise Forbidden("reference", "Another attempt of it may have begun work of its own.")
+        if record.state in SETTLED and _said(record, finding):
+            raise _SaidBefore(record)
         return settle(record, finding, now_us)
     attempt = spoken_of[-1]
     if finding.finding == "did_not_happen" or attempt.outcome is AttemptOutcome.HAPPENED:
         raise _SaidBefore(record)
     return earlier_job_happened(record, attempt.id, finding.result, now_us)
+
+
+def _said(record: CallRecord, finding: Finding) -> bool:
+    """Whether the same was said by callback of the same outcomes, so that whoever decided since had heard it."""
+    outcomes = {a.id: a.outcome for a in record.attempts}
+    said = (finding.finding, finding.reference, finding.evidence, finding.result, outcomes)
+    heard = (s for s in record.settlements if s.via == "callback")
+    return any((s.finding, s.reference, s.evidence, s.result, s.covers) == said for s in heard)
 
 
 def _under(record: CallRecord, reference: str) -> list[Attempt]:
