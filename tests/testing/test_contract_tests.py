@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import pytest
 
 from tollhouse import CallContext, Tool, dedup, did_not_happen, external, happened, read, tool
@@ -30,8 +32,6 @@ def unkeyed_with_hook(url: str) -> Tool[Any]:
     """A tool with a look-up and a compensation, whose receiver knows no keys."""
 
     async def look(record: Any, ctx: Any = None) -> Any:
-        import httpx2
-
         async with httpx2.AsyncClient(base_url=url, timeout=5) as client:
             found = (await client.get("/v1/charges", params={"key": record.idempotency_key})).raise_for_status().json()
         return happened(found[0], reference=found[0]["id"]) if found else did_not_happen("no such charge")
@@ -81,6 +81,66 @@ async def test_a_bad_tool_fails_for_its_own_reason(code: str) -> None:
 
 _CONSEQUENCES = {"key_not_forwarded": ("dedup_untrue",), "sends_before_confirm": ("wrong_not_sent",)}
 """The same mistake, seen twice: without its key a repeat takes effect again; what left early is taken for not sent."""
+
+
+def pauses_before_it_retries(url: str) -> Tool[Any]:
+    """Retries as provider SDKs do: after a pause that is longer than any request here takes."""
+
+    @tool(external())
+    async def charge(account_id: str, cents: int, ctx: CallContext) -> Any:
+        """Charge an account."""
+        body = {"account": account_id, "cents": cents}
+        response = await ctx.http.post(f"{url}/v1/charges", json=body)
+        if response.is_error:
+            await asyncio.sleep(1)
+            response = await ctx.http.post(f"{url}/v1/charges", json=body)
+        return response.raise_for_status().json()
+
+    return charge
+
+
+def sends_twice_at_once(url: str) -> Tool[Any]:
+    """Hedges: sends two requests alike, and takes the answer that is there first."""
+
+    @tool(external())
+    async def charge(account_id: str, cents: int, ctx: CallContext) -> Any:
+        """Charge an account."""
+        body = {"account": account_id, "cents": cents}
+        both = await asyncio.gather(*(ctx.http.post(f"{url}/v1/charges", json=body) for _ in range(2)))
+        return both[0].raise_for_status().json()
+
+    return charge
+
+
+def has_a_hook_that_creates(url: str) -> Tool[Any]:
+    """Its look-up makes what it does not find: a second sender, past every gate."""
+
+    async def look(record: Any) -> Any:
+        async with httpx2.AsyncClient(base_url=url, timeout=5) as client:
+            found = (await client.get("/v1/charges", params={"key": record.idempotency_key})).json()
+            return happened(found[0] if found else (await client.post("/v1/charges", json={})).json())
+
+    @tool(external(), reconcile=look)
+    async def charge(account_id: str, cents: int, ctx: CallContext) -> Any:
+        """Charge an account."""
+        response = await ctx.http.post(f"{url}/v1/charges", json={"account": account_id, "cents": cents})
+        return response.raise_for_status().json()
+
+    return charge
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (pauses_before_it_retries, "own_retries"),
+        (sends_twice_at_once, "own_retries"),
+        (has_a_hook_that_creates, "hook_writes"),
+    ],
+)
+async def test_what_is_bad_in_a_way_that_hides_is_noticed_too(make: Callable[[str], Tool[Any]], code: str) -> None:
+    """Neither a pause, nor doing it always, nor doing it only where there is nothing keeps a bad tool from notice."""
+    report = await check_tool_contract(make, ARGUMENTS)
+    assert report.codes == {code}, str(report)
 
 
 def test_a_broken_promise_is_an_assertion_error_that_reads_well() -> None:

@@ -156,6 +156,15 @@ def has_a_hook_that_writes(url: str) -> Tool[Any]:
     return _charge_with(url, look)
 
 
+def has_a_hook_that_asks_whether_all_is_well(url: str) -> Tool[Any]:
+    """Takes any answer of the receiver for the effect, also an empty list."""
+
+    def look(record: RecordedCall) -> Answer:
+        return happened(_look(f"{url}/v1/charges?key={record.idempotency_key}"))
+
+    return _charge_with(url, look)
+
+
 def has_a_hook_that_trusts_refusals(url: str) -> Tool[Any]:
     """Takes any failure of the look-up for absence."""
 
@@ -197,6 +206,7 @@ BAD_TOOLS: dict[str, tuple[Callable[[str], Tool[Any]], dict[str, Any]]] = {
     "mutates_arguments": (changes_its_arguments, {"account_id": "a1", "lines": [1, 2]}),
     "sends_before_confirm": (sends_before_the_check, {"account_id": "a1", "cents": 100}),
     "hook_writes": (has_a_hook_that_writes, {"account_id": "a1", "cents": 100}),
+    "hook_claims_effect": (has_a_hook_that_asks_whether_all_is_well, {"account_id": "a1", "cents": 100}),
     "hook_trusts_refusal": (has_a_hook_that_trusts_refusals, {"account_id": "a1", "cents": 100}),
     "compensation_repeats": (has_a_compensation_that_repeats, {"account_id": "a1", "cents": 100}),
 }

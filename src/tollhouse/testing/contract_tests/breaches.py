@@ -62,6 +62,10 @@ BREACHES: dict[str, Promise] = {
         "Its reconcile hook says that the call did not happen, although it did.",
         "Look up by the idempotency key or by something the call itself wrote at the receiver.",
     ),
+    "hook_claims_effect": Promise(
+        "Its reconcile hook says that the call happened, although it did not.",
+        "Answer happened() only for something at the receiver that this very call wrote; else the effect is lost.",
+    ),
     "hook_trusts_refusal": Promise(
         "Its reconcile hook takes a refused or failed look-up for proof that the call did not happen.",
         "Answer unknown(), or let the error out, unless the receiver really answered the question.",

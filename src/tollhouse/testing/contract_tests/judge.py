@@ -18,6 +18,7 @@ from tollhouse.testing.contract_tests.breaches import Breach
 from tollhouse.testing.contract_tests.probe import Watch
 from tollhouse.testing.contract_tests.scenarios import Scenario
 from tollhouse.testing.contract_tests.trial import Trial
+from tollhouse.testing.receiver import SeenRequest
 
 REFUSALS = (401, 402, 404, 500)
 """Answers of a look-up that say nothing about the call it asks for."""
@@ -34,6 +35,8 @@ def judge_call(scenario: Scenario, trial: Trial, watch: Watch) -> list[Breach]:
         found.append(("does_not_work", str(trial.error)))
     if len(posts) > max(1, len(sent_attempts)) * trial.probe_sends:
         found.append(("own_retries", f"{len(posts)} requests in {len(sent_attempts)} attempt(s)"))
+    elif scenario.fault is None and (twins := _twins(trial.sends)):
+        found.append(("own_retries", f"{twins} requests just like another in {len(sent_attempts)} attempt(s)"))
     if scenario.fault == "redirect" and len(trial.sends) > len(posts):
         found.append(("followed_redirect", f"a request reached {trial.sends[-1].path}"))
     found += _honesty(scenario, trial)
@@ -41,6 +44,11 @@ def judge_call(scenario: Scenario, trial: Trial, watch: Watch) -> list[Breach]:
     if watch.mutated is not None:
         found.append(("mutates_arguments", f"{watch.mutated} was changed"))
     return [Breach(code, scenario.name, seen) for code, seen in found]
+
+
+def _twins(sends: list[SeenRequest]) -> int:
+    """How many requests say the same as an earlier one: even where a tool needs several, no two of them are alike."""
+    return len(sends) - len({(each.method, each.path, each.key, each.body_sha256) for each in sends})
 
 
 def _honesty(scenario: Scenario, trial: Trial) -> list[tuple[str, str]]:
@@ -76,18 +84,20 @@ def _keys(trial: Trial) -> list[tuple[str, str]]:
 
 
 async def judge_hook(scenario: Scenario, trial: Trial) -> list[Breach]:
-    """What the reconcile hook answers about a call whose truth the book knows."""
-    hook, record = trial.tool.reconcile, trial.record
-    if hook is None or record is None or not trial.effects:
+    """What the reconcile hook answers about a call whose truth the book knows: that it took effect, or that it did not.
+
+    A hook is asked in both cases: one that creates what it does not find writes only when there is nothing.
+    """
+    if trial.tool.reconcile is None or trial.record is None:
         return []
-    found: list[tuple[str, str]] = []
-    sends_before = len(trial.sends)
+    took_effect, sends_before = bool(trial.effects), len(trial.sends)
     answer = await _answer(trial)
-    if answer is not None and answer.finding == "did_not_happen":
-        found.append(("hook_denies_effect", f"it answered did_not_happen({answer.evidence!r})"))
-    found += await _refused_look_ups(trial) if scenario.fault == "reset_after_effect" else []
+    found = await _refused_look_ups(trial) if scenario.fault == "reset_after_effect" else []
     if len(trial.sends) > sends_before:
         found.append(("hook_writes", f"it sent {trial.sends[-1].method} {trial.sends[-1].path}"))
+    elif answer is not None and answer.finding == ("did_not_happen" if took_effect else "happened"):
+        code = "hook_denies_effect" if took_effect else "hook_claims_effect"
+        found.insert(0, (code, f"it answered {answer.finding}, the receiver holds {len(trial.effects)} effect(s)"))
     return [Breach(code, scenario.name, seen) for code, seen in found]
 
 

@@ -23,7 +23,9 @@ MakeTool = Callable[[str], Tool[Any]]
 """Makes the tool for a receiver at this base URL (``http://127.0.0.1:PORT``)."""
 
 ATTEMPT_TIMEOUT_S = 0.6
-"""How long an attempt may take here, unless the contract says less: the slow scenario waits for it."""
+"""How long an attempt may take in the slow scenario, which waits for it, unless the contract says less."""
+PATIENCE_S = 2.4
+"""How long a call, and in all other scenarios an attempt, may take: clients that retry by themselves pause first."""
 
 
 def assert_tool_contract(make_tool: MakeTool, arguments: Mapping[str, Any], *, keyed: bool | None = None) -> Report:
@@ -76,7 +78,7 @@ async def _play(
 ) -> ScenarioResult:
     """One scenario from a clean receiver: the call, then its hook, then its compensation."""
     receiver.reset()
-    async with _house(tool) as house:
+    async with _house(tool, ATTEMPT_TIMEOUT_S if scenario.waits else PATIENCE_S) as house:
         trial = Trial(house, tool, receiver, f"contract:{scenario.name}")
         await trial.learn_collection(arguments, keyed)
         if scenario.fault is not None:
@@ -98,7 +100,7 @@ async def _confirm(tool: Tool[Any], arguments: Mapping[str, Any], receiver: Rece
     """The last check says no: a tool that departs at confirm must not have sent anything."""
     receiver.reset()
     breaches: list[Breach] = []
-    async with _house(tool) as house:
+    async with _house(tool, ATTEMPT_TIMEOUT_S) as house:
         trial = Trial(house, tool, receiver, "contract:check_refuses")
         if tool.terms.sends_checked:
             breaches = await judge_confirm(trial, arguments)
@@ -106,8 +108,8 @@ async def _confirm(tool: Tool[Any], arguments: Mapping[str, Any], receiver: Rece
         return trial.result(scenario, tuple(breaches))
 
 
-def _house(tool: Tool[Any]) -> Any:
-    timeout_s = min(ATTEMPT_TIMEOUT_S, tool.terms.attempt_timeout_s)
+def _house(tool: Tool[Any], attempt_timeout_s: float) -> Any:
+    timeout_s = min(attempt_timeout_s, tool.terms.attempt_timeout_s)
     return Tollhouse.open(
         "sqlite:///:memory:",
         tools=[tool],
@@ -115,6 +117,6 @@ def _house(tool: Tool[Any]) -> Any:
         background=False,
         principal="contract-test",
         attempt_timeout_s=timeout_s,
-        deadline_s=timeout_s * 4,
+        deadline_s=max(timeout_s, PATIENCE_S),
         grace_s=2.0,
     )

@@ -28,6 +28,11 @@ class Scenario:
     times: int = 50
 
     @property
+    def waits(self) -> bool:
+        """Whether the reply is held back until the attempt's time is over."""
+        return self.fault == "hold_after_effect"
+
+    @property
     def honest(self) -> frozenset[str]:
         """The states in which an honest tool's call can stand afterwards."""
         return HONEST_ABOUT_EFFECT if self.takes_effect else HONEST_ABOUT_NOTHING
