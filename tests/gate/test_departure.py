@@ -24,7 +24,7 @@ from tollhouse import (
     read,
     tool,
 )
-from tollhouse.errors import CallFailed, CallNotSent, InDoubt, InvalidKey, TollhouseError
+from tollhouse.errors import CallFailed, CallNotSent, InDoubt, InvalidKey, Refused, TollhouseError
 from tollhouse.gate import context as context_module
 
 Check = Callable[[CallContext], Awaitable[None]]
@@ -217,6 +217,34 @@ async def test_errors_are_bounded_and_show_no_secret(open_house: OpenHouse) -> N
         for secret in ("pa55", "t0ken", "s3cret"):
             assert secret not in text
     assert "shop.example/pay" in record.error["message"]
+
+
+async def test_a_secret_that_begins_like_another_hides_both_whole(open_house: OpenHouse) -> None:
+    """No rest of the longer one is left over, in whatever order they are granted."""
+
+    @tool(external())
+    async def act(ctx: CallContext) -> None:
+        raise ValueError(f"refused {ctx.secrets['long']}")
+
+    house = await open_house(act, secrets=lambda _tool: {"short": "live", "long": "live-4711"})
+    with pytest.raises(InDoubt) as caught:
+        await house.call(act, key="k")
+    assert "4711" not in str(caught.value)
+
+
+@pytest.mark.parametrize("secret", [b"s3cret", 4711, None])
+async def test_a_secret_that_is_no_text_stops_the_call_before_it_departs(open_house: OpenHouse, secret: Any) -> None:
+    """It could not be kept out of an error, which is too late to find out once something was sent."""
+
+    @tool(external())
+    async def act() -> None:
+        raise ValueError("never called")
+
+    house = await open_house(act, secrets=lambda _tool: {"api": secret})
+    with pytest.raises(Refused, match="secrets") as caught:
+        await house.call(act, key="k")
+    assert caught.value.sent == "no"
+    assert await house.list() == []
 
 
 # -- the check says no ---------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ class Core:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("house_task_failed", extra={"error_type": type(error).__name__}, exc_info=error)
+            failed("house_task_failed", error)
 
     # -- telling -----------------------------------------------------------------------------------------
 

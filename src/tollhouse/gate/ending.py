@@ -123,7 +123,7 @@ def error_record(error: BaseException, secrets: dict[str, str] | None = None) ->
         message = str(error)
     except Exception:
         message = "(no message: the exception could not be printed)"
-    for value in (secrets or {}).values():
+    for value in sorted((secrets or {}).values(), key=len, reverse=True):  # one may be the beginning of another
         if value:
             message = message.replace(value, "***")
     message = _URL_SECRETS.sub(lambda m: f"{m[1]}{m[3]}{'?***' if m[4] else ''}", message[:MESSAGE_READ_MOST])

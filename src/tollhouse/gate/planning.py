@@ -72,7 +72,10 @@ class Planner:
     def _with_secrets(self, plan: Plan) -> Plan:
         """Secrets are resolved before commit 1: a call whose secrets cannot be had does not depart."""
         try:
-            return plan._replace(secrets=dict(self._core.secrets(plan.tool.name)))
+            secrets = dict(self._core.secrets(plan.tool.name))
+            if not all(isinstance(value, str) for value in secrets.values()):
+                raise TypeError("a secret is text")  # anything else would pass unseen into what is kept of an error
+            return plan._replace(secrets=secrets)
         except Exception as error:
             log.error("secrets_failed", extra={"tool": plan.tool.name, "error_type": type(error).__name__})
             denial = Deny(f"they could not be resolved ({type(error).__name__})", code="secrets_failed", stored=False)
