@@ -14,10 +14,14 @@ def _provider() -> httpx2.AsyncClient:
 async def find_refund(charge, idempotency_key):
     """The refund carries our key as metadata, so it can be told from any other refund of the charge."""
     async with _provider() as client:
-        response = await client.get("/v1/refunds", params={"charge": charge})
-    for refund in response.raise_for_status().json()["data"]:
-        if refund["metadata"].get("key") == idempotency_key:
-            return happened(refund["id"], reference=refund["id"])
+        params, more = {"charge": charge, "limit": 100}, True
+        while more:  # absence is known only from the last page
+            page = (await client.get("/v1/refunds", params=params)).raise_for_status().json()
+            for refund in page["data"]:
+                if refund["metadata"].get("key") == idempotency_key:
+                    return happened(refund["id"], reference=refund["id"])
+                params["starting_after"] = refund["id"]
+            more = page["has_more"]
     return did_not_happen({"charge": charge, "searched": "refunds by metadata"})
 
 

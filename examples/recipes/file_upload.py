@@ -5,7 +5,7 @@ import os
 import obstore
 from obstore.store import S3Store
 
-from tollhouse import CallContext, dedup, did_not_happen, external, happened, tool
+from tollhouse import CallContext, dedup, did_not_happen, external, happened, tool, unknown
 
 
 def _bucket() -> S3Store:
@@ -21,13 +21,15 @@ def _bucket() -> S3Store:
     )
 
 
-def find_upload(name):
-    """The object is there or it is not."""
+def find_upload(name, text):
+    """The object is there with our bytes, or it is not; other bytes may have been there before ours, or come after."""
     try:
-        found = obstore.head(_bucket(), name)
+        found = obstore.get(_bucket(), name)
     except FileNotFoundError:  # the bucket was asked and has no such object; any other error is no answer
         return did_not_happen({"object": name, "status": "not found"})
-    return happened(found["e_tag"], reference=found["e_tag"])
+    if bytes(found.bytes()) != text.encode():
+        return unknown({"object": name, "status": "holds something else"})
+    return happened(found.meta["e_tag"], reference=found.meta["e_tag"])
 
 
 def remove_upload(record, ctx: CallContext):

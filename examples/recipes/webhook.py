@@ -8,12 +8,18 @@ from tollhouse import Accepted, CallContext, did_not_happen, external, happened,
 
 
 async def poll_export(record):
-    """What the receiver says about the job itself; that a job is not found would be no evidence."""
+    """Ask about the job; that it is not found would be no evidence."""
+    if record.reference is None:
+        return unknown("the reply that names the job was lost")
     async with httpx2.AsyncClient(base_url=os.environ["EXPORTS_URL"], timeout=10) as client:
         response = await client.get(f"/v1/jobs/{record.reference}")
-    job = response.raise_for_status().json()
+    return _finding(response.raise_for_status().json())
+
+
+def _finding(job: dict):
+    """What the receiver says about the job itself, asked or calling back."""
     if job["status"] == "done":
-        return happened(job["result"], reference=record.reference)
+        return happened(job["result"], reference=job["id"])
     if job["status"] in ("failed", "cancelled"):
         return did_not_happen(job["status"], job_status=job["status"])
     return unknown(job["status"])
@@ -38,4 +44,4 @@ async def export(dataset: str, ctx: CallContext) -> str:
 
 async def on_callback(house, key: str, body: dict) -> None:
     """What your web handler does with the receiver's callback: the reference must be the one it was accepted under."""
-    await house.report(key, happened(body["result"]), reference=body["id"])
+    await house.report(key, _finding(body), reference=body["id"])

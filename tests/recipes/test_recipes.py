@@ -59,6 +59,19 @@ async def test_card_refund(recipe: Load, house: HouseMaker, stripe_port: int, mo
         assert client.get("/v1/charges").json()["total_count"] == charges_before + 1
 
 
+async def test_card_refund_is_found_among_many(recipe: Load, stripe_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refund beyond the provider's first page is found, and absence is said after the last page only."""
+    monkeypatch.setenv("STRIPE_URL", f"http://127.0.0.1:{stripe_port}")
+    find_refund = recipe("card_refund").find_refund
+    with stripe(stripe_port) as client:
+        charge = a_charge(client)
+        for number in range(230):
+            body = {"charge": charge, "amount": "1", "metadata[key]": f"key-{number}"}
+            assert client.post("/v1/refunds", data=body).is_success
+    assert (await find_refund(charge, "key-115")).finding == "happened"
+    assert (await find_refund(charge, "another")).finding == "did_not_happen"
+
+
 async def test_email(recipe: Load, house: HouseMaker, mail_server: MailServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The letter is in the archive once, found by its Message-ID, and corrected by a letter of its own."""
     monkeypatch.setenv("SMTP_ADDRESS", mail_server.address)
@@ -135,7 +148,19 @@ async def test_file_upload(recipe: Load, house: HouseMaker, s3_port: int, monkey
             record = await opened.reconcile("file-5")
             assert record.state == "succeeded"
             await opened.compensate("file-5", **REASON)
-            assert module.find_upload("a.txt").finding == "did_not_happen"
+            assert module.find_upload("a.txt", "hello").finding == "did_not_happen"
+
+
+async def test_file_of_another_upload_is_no_evidence(
+    recipe: Load, house: HouseMaker, s3_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object under the same name with other bytes does not show that ours were written."""
+    monkeypatch.setenv("S3_URL", f"http://127.0.0.1:{s3_port}")
+    module = recipe("file_upload")
+    async with house(module.upload) as opened:
+        await opened.call(module.upload, {"name": "b.txt", "text": "of yesterday"}, key="file-6")
+    assert module.find_upload("b.txt", "of yesterday").finding == "happened"
+    assert module.find_upload("b.txt", "of today").finding == "unknown"
 
 
 async def test_webhook(recipe: Load, house: HouseMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +170,7 @@ async def test_webhook(recipe: Load, house: HouseMaker, receiver: Receiver, monk
     async with house(module.export, **SOON) as opened:
         outcome = await opened.call(module.export, {"dataset": "orders"}, key="export-6")
         assert outcome.state == "accepted"
-        await module.on_callback(opened, "export-6", {"id": outcome.reference, "result": "s3://shop/orders.csv"})
+        await module.on_callback(opened, "export-6", _done(outcome.reference))
         assert (await opened.get("export-6")).result == "s3://shop/orders.csv"
         other = await opened.call(module.export, {"dataset": "refunds"}, key="export-7")
         assert (await opened.reconcile("export-7")).state == "accepted"
@@ -155,6 +180,28 @@ async def test_webhook(recipe: Load, house: HouseMaker, receiver: Receiver, monk
         await opened.compensate("export-6", **REASON)
     assert len(receiver.effects("jobs")) == 2
     assert len(receiver.effects("deletions")) == 1
+
+
+def _done(reference: str | None) -> dict[str, str | None]:
+    return {"id": reference, "status": "done", "result": "s3://shop/orders.csv"}
+
+
+async def test_webhook_that_tells_of_a_failure(
+    recipe: Load, house: HouseMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback about a failed job settles the call as failed; a job whose name was lost is not asked for."""
+    monkeypatch.setenv("EXPORTS_URL", receiver.url)
+    module = recipe("webhook")
+    async with house(module.export, **SOON) as opened:
+        outcome = await opened.call(module.export, {"dataset": "orders"}, key="export-8")
+        house.clock.advance(61)
+        await module.on_callback(opened, "export-8", {"id": outcome.reference, "status": "failed"})
+        assert (await opened.get("export-8")).state == "failed"
+        receiver.fault("reset_after_effect", collection="jobs")
+        with pytest.raises(InDoubt):
+            await opened.call(module.export, {"dataset": "orders"}, key="export-9")
+        assert (await opened.reconcile("export-9")).state == "in_doubt"
+    assert [request.path for request in receiver.requests() if request.method == "GET"] == []
 
 
 def test_every_recipe_is_tested() -> None:
