@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -29,6 +29,7 @@ from tollhouse import (
 from tollhouse.contract.answers import Answer
 from tollhouse.contract.terms import US
 from tollhouse.contract.tool import Tool
+from tollhouse.doubt.sweeper import Sweeper
 from tollhouse.errors import CallFailed, CallInFlight, CallNotSent, InvalidSetting, StoreUnavailable, TollhouseError
 from tollhouse.gate.request import Options, new_record, request_of
 from tollhouse.ledger.ids import Prefix
@@ -425,6 +426,57 @@ async def test_outage_that_the_stores_patience_hides_counts_as_one(
         slow.go_on.set()
         assert (await call).value == "cr-1"
         assert await kinds(sweeper, KEY) == ["departed", "outcome"]
+
+
+class Virtual:
+    """A core, a store and a clock at once, in virtual time: away from ``from_us`` for ``away_us``, and patient then.
+
+    One owner renews at a quarter of its lease, so late as it may, and at once when the store is back.
+    """
+
+    def __init__(self, lease_us: int, from_us: int, away_us: int) -> None:
+        self.store = self.clock = self
+        self.steady, self.tenant = True, "t1"
+        self.at_us = 0
+        self._lease_us, self._from_us, self._back_us = lease_us, from_us, from_us + away_us
+        self.lost_at_us: int | None = None
+
+    def local_us(self) -> int:
+        """Both clocks are one."""
+        return self.at_us
+
+    async def now_us(self) -> int:
+        """The store's time, once it is back."""
+        self._wait()
+        return self.at_us
+
+    async def end_expired_owners(self, tenant: str, *, by_us: int) -> list[Owner]:
+        """As a store does."""
+        self._wait()
+        last_us = self._from_us - round(self._lease_us * 0.275)
+        renewed = self.at_us >= self._back_us + self._lease_us // 100
+        if not renewed and last_us + self._lease_us < self.at_us <= by_us:
+            self.lost_at_us = self.at_us
+        return []
+
+    def _wait(self) -> None:
+        if self._from_us <= self.at_us < self._back_us:
+            self.at_us = self._back_us
+        self.at_us += 1
+
+
+@pytest.mark.parametrize("tenths", range(1, 30))
+async def test_no_outage_between_two_rounds_ends_an_owner_who_could_not_renew(tenths: int) -> None:
+    """However long it lasted and whenever it began: a pause and the answers after it hide less than a lease bears."""
+    lease_us = 30 * US
+    for from_us in range(40 * US, 70 * US, US // 2):
+        world = Virtual(lease_us, from_us, tenths * lease_us // 10)
+        sweeper = Sweeper(cast(Any, world), lease_us / US)
+        longest_us = round(1.25 * sweeper.longest_pause_s * US)  # services vary their pauses by a quarter
+        while world.at_us < from_us + 5 * lease_us:
+            await sweeper.sweep()
+            world.at_us += longest_us
+        assert world.lost_at_us is None
 
 
 async def renewed(house: Tollhouse) -> None:

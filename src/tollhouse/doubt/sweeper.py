@@ -3,7 +3,8 @@
 Whether an owner is lost is judged by the store on its own clock, in one atomic step that also forbids every later
 renewal. After an outage of the store nobody could renew, so the sweeper waits one lease before it judges anybody. The
 store's own patience may hide an outage from it: an answer that took half a lease counts as one, and a judgement that
-reaches the store half a lease after it was asked for ends nobody.
+reaches the store half a lease after its round began ends nobody. With the longest pause before it, that is less than is
+left of a lease when its next renewal is due.
 """
 
 from __future__ import annotations
@@ -34,16 +35,17 @@ class Sweeper:
     def __init__(self, core: Core, lease_s: float) -> None:
         self._core, self._lease_us = core, round(lease_s * US)
         self._judge_from_local_us = 0
-        self.longest_pause_s = lease_s / 2
+        self.longest_pause_s = lease_s / 6
         """Between two rounds, so that no outage which lets a lease end fits in between unseen."""
 
     async def sweep(self) -> int:
         """One round; returns how many calls were set aside. Raises StoreUnavailable when the store is away."""
         core = self._core
+        began_us = core.local_us()
         asked_us = await self._watched(core.store.now_us())
         if core.local_us() < self._judge_from_local_us or not core.clock.steady:
             return 0
-        by_us = asked_us + self._lease_us // 2
+        by_us = asked_us + self._lease_us // 2 - (core.local_us() - began_us)
         owners = await self._watched(core.store.end_expired_owners(core.tenant, by_us=by_us))
         swept = 0
         for owner in owners:
