@@ -12,7 +12,7 @@ import httpx
 import httpx2
 import pytest
 
-from tests.support.houses import OpenHouse, interfering, on_one_store, settled_down
+from tests.support.houses import OpenHouse, interfering, on_one_store, quiet, settled_down
 from tollhouse import (
     AttemptOutcome,
     CallContext,
@@ -466,3 +466,29 @@ def test_never_sent_tells_proof_from_doubt(library: Any) -> None:
     assert all(never_sent(proof("")) for proof in proofs)
     assert not any(never_sent(doubt("")) for doubt in doubts)
     assert not never_sent(ConnectionRefusedError())
+
+
+@pytest.mark.parametrize("effect", [external(), read()], ids=["effect", "read"])
+async def test_an_answer_that_a_tool_leaves_unread_gives_its_connection_back(
+    open_house: OpenHouse, receiver: Receiver, effect: Any
+) -> None:
+    """The connections of a house are shared and bounded: without this, a hundred such calls would be the last."""
+
+    @tool(effect)
+    async def begin_only(ctx: CallContext) -> int:
+        request = ctx.http.build_request("POST", f"{receiver.url}/v1/credits", json={})
+        return (await ctx.http.send(request, stream=True)).status_code
+
+    @tool(effect)
+    def begin_only_sync(ctx: CallContext) -> int:
+        request = ctx.http_sync.build_request("POST", f"{receiver.url}/v1/credits", json={})
+        return ctx.http_sync.send(request, stream=True).status_code
+
+    house = await open_house(begin_only, begin_only_sync)
+    for each in (begin_only, begin_only_sync):
+        assert (await house.call(each, key=each.name)).value in (200, 201)
+    await quiet(house)
+    for transport in (house._core._transport, house._core._transport_sync):
+        assert transport is not None
+        pool: Any = transport._pool
+        assert all(connection.is_idle() or connection.is_closed() for connection in pool.connections)

@@ -13,6 +13,7 @@ For users' own clients: :func:`guard` wraps the transport of an ``httpx`` or ``h
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 from tollhouse.contract.answers import NotSent, Rejected
@@ -52,6 +53,8 @@ class Sends:
         self._open: list[Send] = []
         self.elsewhere = False
         """The tool confirmed by itself: something may have left by a way that nobody watches."""
+        self.streams: list[Any] = []
+        """The bodies of answers, which hold connections until they are read or closed."""
 
     def begin(self, request: Any) -> Send | None:
         """Note that bytes are about to leave; None for a look-up."""
@@ -67,6 +70,16 @@ class Sends:
 
     def __bool__(self) -> bool:
         return bool(self._open)
+
+    async def give_back(self) -> None:
+        """Close what the tool left unread, after its attempt: the connections belong to all."""
+        while self.streams:
+            stream = self.streams.pop()
+            with suppress(Exception):  # it is closed, as far as it can be
+                if hasattr(stream, "aclose"):
+                    await stream.aclose()
+                else:
+                    stream.close()  # the socket is let go, which waits for nobody
 
     def none_left(self) -> bool:
         """Whether a connection that could not be made proves that nothing of the whole attempt left."""
@@ -135,6 +148,7 @@ class GuardedTransport:
             response = await self._inner.handle_async_request(request)
         except Exception as error:
             raise _classified(error, send, sending) from error
+        sending.sends.streams.append(response.stream)
         if _is_rejection(response, send, sending):
             await response.aclose()
             raise _rejection(response)
@@ -164,6 +178,7 @@ class GuardedSyncTransport:
             response = self._inner.handle_request(request)
         except Exception as error:
             raise _classified(error, send, sending) from error
+        sending.sends.streams.append(response.stream)
         if _is_rejection(response, send, sending):
             response.close()
             raise _rejection(response)

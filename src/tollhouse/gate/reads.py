@@ -71,6 +71,7 @@ class ReadRun:
             rejected_statuses=self._tool.rejected_statuses,
         )
         ending = await self._run(context, (send_by_us - now_us) / US)
+        await context.sends.give_back()
         cost, _gap = cost_of(self._tool, self._arguments, ending, self.kept.value if self.kept else None)
         self.attempts.append(
             replace(attempt, outcome=ending.outcome, ended_at_us=core.clock.now_us(), error=ending.error, cost=cost)

@@ -112,6 +112,7 @@ class Sending:
             self._forget(attempt)
             raise
         self._forget(attempt)
+        await context.sends.give_back()
 
     async def _run_in_time(self, attempt: Attempt, context: Context, delay_s: float) -> Ended:
         timer = self._loop.call_later(context.remaining_s, self._time_is_up, attempt, context)
