@@ -345,4 +345,4 @@ def test_empty_postgresql_database_is_no_ledger(run: Run, postgres_url: str) -> 
     for _ in range(2):
         done = run("calls", "list", "--store", postgres_url)
         assert done.exit_code == 2
-        assert "does not exist" in done.stderr
+        assert "There is no ledger at" in done.stderr

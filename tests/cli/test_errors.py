@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -91,12 +93,12 @@ def test_mistyped_path_is_told_and_creates_nothing(run: Run, arguments: list[str
     assert list(tmp_path.iterdir()) == []
 
 
-def test_mistyped_path_is_a_usage_error_that_says_it_does_not_exist(run: Run, tmp_path: Path) -> None:
+def test_mistyped_path_is_a_usage_error_that_says_there_is_no_ledger(run: Run, tmp_path: Path) -> None:
     """The file is not there, nor is the folder."""
     for path in (tmp_path / "typo.db", tmp_path / "no" / "such" / "folder.db"):
         done = run("calls", "list", "--store", f"sqlite:///{path}")
         assert done.exit_code == 2
-        assert "does not exist" in done.stderr
+        assert "There is no ledger at" in done.stderr
 
 
 def test_store_url_that_names_no_store_is_a_usage_error(run: Run) -> None:
@@ -185,6 +187,26 @@ def test_ill_formed_key_and_tenant_are_usage_errors(run: Run, filled: Shop) -> N
     """They name nothing that could exist."""
     assert run("calls", "show", "a key", *filled.at).exit_code == 2
     assert run("calls", "list", "--tenant", "a:b", *filled.at).exit_code == 2
+
+
+def test_database_of_another_application_is_told_to_hold_no_ledger(run: Run, tmp_path: Path) -> None:
+    """The file is there, so nobody says that it does not exist; and nothing is made in it."""
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.execute("CREATE TABLE calls (who TEXT)")
+    done = run("calls", "list", "--store", f"sqlite:///{tmp_path / 'shop.db'}")
+    assert done.exit_code == 2
+    assert f"There is no ledger at sqlite:///{tmp_path / 'shop.db'}." in done.stderr
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        assert shop.execute("SELECT name FROM sqlite_master").fetchall() == [("calls",)]
+
+
+def test_module_in_place_of_an_agents_file_is_told_how_to_be_named(run: Run, tmp_path: Path) -> None:
+    """It is not read as YAML, and no packages are asked for that would not help."""
+    (tmp_path / "tools.py").write_text("x = 1\n")
+    done = run("check", str(tmp_path / "tools.py"))
+    assert done.exit_code == 2
+    assert f"{tmp_path / 'tools.py'} is a Python module, not an agents' file." in done.stderr
+    assert f"Name it as --tools {tmp_path / 'tools.py'}." in done.stderr
 
 
 def test_file_that_is_no_ledger_is_told_as_such(run: Run, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ async def existing(store: str | None, file: str | None = None) -> str:
     report = await check(url)
     if report.version is None:
         raise UsageMistake(
-            f"The ledger {without_password(url)} does not exist.",
+            f"There is no ledger at {without_password(url)}.",
             remedy="Correct the URL; a ledger is made by `tollhouse serve` or `tollhouse db upgrade`, or when a house "
             "or a worker first opens it.",
         )

@@ -23,14 +23,17 @@ if TYPE_CHECKING:
 def agents_file(file: str | None) -> Draft | None:
     """The agents' file as it was read; None where none is named and there is none here.
 
-    Raises :class:`UsageMistake` where the one named is not there, :class:`~tollhouse.errors.AgentFileInvalid` where it
-    cannot be read.
+    Raises :class:`UsageMistake` where the one named is not there or is a module of tools,
+    :class:`~tollhouse.errors.AgentFileInvalid` where it cannot be read.
     """
     path = Path(DEFAULT_FILE if file is None else file)
     if not path.is_file():
         if file is None:
             return None
         raise UsageMistake(f"There is no file {clean(file)}.", remedy="Correct the path of the agents' file.")
+    if path.suffix == ".py":
+        named = clean(str(path))
+        raise UsageMistake(f"{named} is a Python module, not an agents' file.", remedy=f"Name it as --tools {named}.")
     stat = path.stat()
     return _read(path, Path.cwd(), stat.st_mtime_ns, stat.st_size)
 

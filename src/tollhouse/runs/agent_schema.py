@@ -110,7 +110,8 @@ def _told(error: Any, document: Document) -> Iterator[Mistake]:
     else:
         cause = says(error, path) if says else f"{_words(path)} is not what it must be."
         at = (*path, error.kind.property) if kind == "Required" else path  # what is missing, not what lacks it
-        yield _mistake(document, path, cause, _remedy(_at(at)), of_key=kind == "Required")
+        remedy = _remedy(_at(at)) if at else _SEE_SCHEMA  # the file as a whole says what it is, not how to mend it
+        yield _mistake(document, path, cause, remedy, of_key=kind == "Required")
 
 
 def _mistake(document: Document, path: Path, cause: str, remedy: str, *, of_key: bool = False) -> Mistake:
@@ -190,13 +191,16 @@ def _words(path: Path) -> str:
     return words_of(path) or "The file"
 
 
+_SEE_SCHEMA = "See `tollhouse check --schema`."
+
+
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def _remedy(at: Schema) -> str:
-    return str(at.get("description") or "See `tollhouse check --schema`.")
+    return str(at.get("description") or _SEE_SCHEMA)
 
 
 def _at(path: Path) -> Schema:

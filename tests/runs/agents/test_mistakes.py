@@ -69,6 +69,13 @@ def test_mistake_of_an_agent_is_told_at_its_place(
     assert mistake.path.startswith("agents.clerk")
 
 
+def test_what_is_no_mapping_is_told_where_the_format_is(tmp_path: Path) -> None:
+    """What a file of agents is in general is no remedy."""
+    mistake = only(tmp_path, "refunds, and nothing else")
+    assert mistake.cause == "The file is text, not a mapping of names to values."
+    assert mistake.remedy == "See `tollhouse check --schema`."
+
+
 def test_what_is_missing_is_told_with_what_it_is(tmp_path: Path) -> None:
     """Not with what the part of the file is that lacks it."""
     mistake = only(tmp_path, "agents:\n  clerk: {model: 'openai:x'}\n")
