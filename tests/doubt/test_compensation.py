@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -125,6 +126,24 @@ async def test_undone_call_is_compensated_in_the_commit_that_settles_its_undoing
 
 
 # case C94
+async def test_sync_function_undoes_in_a_thread_of_its_own(open_house: OpenHouse) -> None:
+    """As any `def` tool does: the house goes on meanwhile, and the last check before it sends is the sync one."""
+    go_on, house_loop = threading.Event(), threading.get_ident()
+
+    def void(original: RecordedCall, ctx: CallContext) -> str:
+        assert threading.get_ident() != house_loop
+        assert go_on.wait(10), "the house stood still"
+        ctx.confirm_sync()
+        return f"void of {original.result}"
+
+    house = await open_house(Account().tool(void))
+    await house.call("credit", ASKED, key=KEY)
+    undoing = asyncio.ensure_future(house.compensate(KEY, by="ada", reason="a mistake"))
+    await asyncio.sleep(0.2)  # longer than commit 1 counts as the check itself
+    go_on.set()
+    assert (await undoing).value == "void of cr-1"
+
+
 @pytest.mark.parametrize("kind", ["by_function", "by_tool"])
 async def test_compensation_asked_twice_undoes_once(open_house: OpenHouse, kind: str) -> None:
     """One original has one compensation under one key: asking again replays it, also in another house."""

@@ -6,6 +6,7 @@ replays it. The original becomes *compensated* in the commit that settles its co
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from hashlib import sha256
@@ -104,16 +105,30 @@ def _is_wrapped(undo: Tool[Any]) -> bool:
 def compensating_tool(of: Tool[Any], load: Callable[[str], Any]) -> Tool[Any] | None:
     """The tool that undoes calls of ``of``: its own, or one made of a plain function; None where it declares none.
 
-    ``load`` fetches a recorded call by key at run time, so that what is stored is only the original's key.
+    ``load`` fetches a recorded call by key at run time, so that what is stored is only the original's key. Called on
+    the loop of the house.
     """
     undo = of.compensate
     if undo is None or isinstance(undo, Tool):
         return undo
+    made = _awaiting(undo, load) if inspect.iscoroutinefunction(undo) else _in_thread(undo, load)
+    described = inspect.getdoc(undo) or f"Undoes one call of {of.name}."
+    return tool(external(), name=of.terms.compensate, description=described)(made)
 
-    @tool(external(), name=of.terms.compensate, description=inspect.getdoc(undo) or f"Undoes one call of {of.name}.")
+
+def _awaiting(undo: Callable[..., Any], load: Callable[[str], Any]) -> Callable[..., Any]:
     async def compensate(original_key: str, ctx: CallContext) -> Any:
-        original: RecordedCall = await load(original_key)
-        result = undo(**bound(undo, original, ctx))
-        return await result if inspect.isawaitable(result) else result
+        return await undo(**bound(undo, await load(original_key), ctx))
+
+    return compensate
+
+
+def _in_thread(undo: Callable[..., Any], load: Callable[[str], Any]) -> Callable[..., Any]:
+    """A ``def`` tool, so that it blocks a thread of the pool and not the house."""
+    loop = asyncio.get_running_loop()
+
+    def compensate(original_key: str, ctx: CallContext) -> Any:
+        original: RecordedCall = asyncio.run_coroutine_threadsafe(load(original_key), loop).result()
+        return undo(**bound(undo, original, ctx))
 
     return compensate
