@@ -89,7 +89,7 @@ class Gate:
             raise HouseClosed("The house is closed.")
         options = options or Options()
         name, principal = tool_name_of(tool), principal_of(core, options)
-        if name in core.tools and not self._planner.sees(principal, name):
+        if not self._planner.sees(principal, name):
             raise self._turned_away(self._planner.unknown(name, principal), name, None)
         try:
             request = request_of(core, name, arguments, key, options)
