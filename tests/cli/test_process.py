@@ -69,6 +69,21 @@ def test_reader_that_goes_away_changes_neither_exit_code_nor_stderr(filled: Shop
     assert (done.returncode, done.stderr) == (3, b"")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_full_disk_under_the_output_is_told_without_a_traceback(filled: Shop, options: tuple[str, ...]) -> None:
+    """An answer that is cut off is never taken for a whole one."""
+    filled.credit("order-1", "a1")
+    with Path("/dev/full").open("wb") as full:
+        arguments = command("calls", "list", *filled.at, *options)
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, env=environment(), check=False)
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines() == [
+        "error: The output could not be written in full (No space left on device).  [output_not_written]",
+        "  remedy: Make room. What the command did stands: look before you repeat it.",
+    ]
+
+
 def test_interrupt_ends_without_a_traceback(filled: Shop, tmp_path: Path) -> None:
     """Ctrl-C while a command waits."""
     (tmp_path / "my_slow.py").write_text("import sys, time\nprint('importing', flush=True)\ntime.sleep(600)\n")

@@ -127,9 +127,11 @@ class Root(TyperGroup):
 
         def command() -> Any:
             _require_text(given)
-            return super(Root, self).main(
+            code = super(Root, self).main(
                 given, prog_name or "tollhouse", complete_var, False, windows_expand_args, **extra
             )
+            flush()
+            return code
 
         code = ending(command, as_json="--json" in given)
         flush()

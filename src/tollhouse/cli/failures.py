@@ -7,11 +7,13 @@ keeps its traceback.
 
 from __future__ import annotations
 
+import errno
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from tollhouse.cli.screen import Screen
+from tollhouse.cli.screen import Screen, drop
 from tollhouse.errors import (
     AgentFileInvalid,
     CallInFlight,
@@ -30,6 +32,9 @@ from tollhouse.ledger.record import State
 
 OK, FAILED, USAGE, IN_DOUBT = 0, 1, 2, 3
 INTERRUPTED = 130
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""What writing to a file fails with on a full disk; a ledger's full disk is an error of the store."""
 
 _EXIT_CODES: dict[int, tuple[type[TollhouseError], ...]] = {
     IN_DOUBT: (InDoubt, Held, Contradicted, CallInFlight),
@@ -75,12 +80,24 @@ def ending(command: Callable[[], Any], *, as_json: bool) -> int:
         return exit_code_of(error)
     except KeyboardInterrupt:
         return INTERRUPTED
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        drop(sys.stdout)
+        return _show_unwritten(error)
     except Exception as error:
         if not isinstance(error, _ParserError):
             raise
         _show_parser_error(error, as_json=as_json)
         return error.exit_code
     return code if isinstance(code, int) else OK
+
+
+def _show_unwritten(error: OSError) -> int:
+    screen = Screen(as_json=False)
+    screen.error(f"The output could not be written in full ({error.strerror}).", "output_not_written")
+    screen.error_detail("remedy", "Make room. What the command did stands: look before you repeat it.")
+    return FAILED
 
 
 def show_error(error: TollhouseError, *, as_json: bool) -> None:
