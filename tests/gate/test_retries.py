@@ -10,7 +10,20 @@ from typing import Any
 import pytest
 
 from tests.support.houses import OpenHouse, settled_down, until
-from tollhouse import Asked, AttemptOutcome, CallContext, Deny, NotSent, Pass, Rejected, State, dedup, external, tool
+from tollhouse import (
+    Asked,
+    AttemptOutcome,
+    CallContext,
+    Deny,
+    NotSent,
+    Pass,
+    Rejected,
+    State,
+    dedup,
+    external,
+    read,
+    tool,
+)
 from tollhouse.errors import CallFailed, CallNotSent, InDoubt
 from tollhouse.gate import sending as sending_module
 from tollhouse.testing.ports import free_port
@@ -333,3 +346,25 @@ async def test_natural_dedup_ends_with_the_deadline(open_house: OpenHouse) -> No
     with pytest.raises(InDoubt):
         await house.call(switch_off, key="k")
     assert len(sendings) == count
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [external(dedup=dedup.by_key(hours=24), max_attempts=2), read(max_attempts=2)],
+    ids=["effect", "read"],
+)
+async def test_every_sending_gets_the_arguments_that_were_asked_for(open_house: OpenHouse, effect: Any) -> None:
+    """A tool may change what it is given; under one key the receiver still gets the same bytes each time."""
+
+    @tool(effect)
+    async def order(items: list[str]) -> int:
+        items.append("gift card")
+        got.append(items)
+        if len(got) == 1:
+            raise ConnectionResetError("cut off")
+        return len(items)
+
+    got: list[list[str]] = []
+    house = await open_house(order)
+    assert (await house.call(order, {"items": ["book"]}, key="k")).attempts == 2
+    assert got == [["book", "gift card"]] * 2

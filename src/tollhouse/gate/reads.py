@@ -15,7 +15,7 @@ from tollhouse.gate.core import Core
 from tollhouse.gate.costs import cost_of
 from tollhouse.gate.ending import error_record, is_transient_read_error
 from tollhouse.gate.results import Kept, keep
-from tollhouse.gate.running import awaited
+from tollhouse.gate.running import Afresh, awaited
 from tollhouse.ledger.ids import Prefix
 from tollhouse.ledger.record import Attempt, AttemptOutcome, CallRecord, replace
 from tollhouse.ledger.steps import Ending
@@ -37,6 +37,7 @@ class ReadRun:
     ) -> None:
         self._core, self._tool, self._arguments = core, tool, arguments
         self._record, self._principal, self._secrets = record, principal, secrets
+        self._each = Afresh(tool, arguments, record.arguments)
         self.attempts: list[Attempt] = []
         self.error: BaseException | None = None
         self.kept: Kept | None = None
@@ -97,7 +98,7 @@ class ReadRun:
         return Ending(AttemptOutcome.HAPPENED, result=self.kept.stored)
 
     async def _call(self, context: Context) -> Any:
-        arguments = dict(self._arguments)
+        arguments = self._each.take()
         if (name := self._tool.schema.context_parameter) is not None:
             arguments[name] = context
         if self._tool.is_async:

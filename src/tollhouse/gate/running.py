@@ -17,6 +17,7 @@ from tollhouse.gate.costs import CostGap, cost_of
 from tollhouse.gate.ending import ending_of_error, error_record
 from tollhouse.gate.results import Kept, keep, without_body
 from tollhouse.gate.threads import ThreadPool
+from tollhouse.ledger.codec import from_tree, loads
 from tollhouse.ledger.record import AttemptOutcome
 from tollhouse.ledger.steps import Ending
 
@@ -37,8 +38,9 @@ class StillRunning(BaseException):
 class Run:
     """A tool's function with the arguments of one call; each attempt runs it once."""
 
-    def __init__(self, tool: Tool[Any], arguments: Mapping[str, Any], threads: ThreadPool) -> None:
+    def __init__(self, tool: Tool[Any], arguments: Mapping[str, Any], stored: str, threads: ThreadPool) -> None:
         self._tool, self._arguments, self._threads = tool, arguments, threads
+        self._each = Afresh(tool, arguments, stored)
 
     async def ending(self, context: Context, delay_s: float) -> Ended:
         """Run the function. Whatever it does, an ending comes back."""
@@ -59,7 +61,7 @@ class Run:
         return self._ended(Ending(AttemptOutcome.HAPPENED, result=kept.stored), None, kept)
 
     async def _call(self, context: Context) -> Any:
-        arguments = dict(self._arguments)
+        arguments = self._each.take()
         if (name := self._tool.schema.context_parameter) is not None:
             arguments[name] = context
         fn = self._tool.fn
@@ -86,6 +88,20 @@ class Run:
         if cost is not None:
             ending = Ending(ending.outcome, ending.result, ending.error, ending.reference, cost)
         return Ended(ending, error, kept, gap)
+
+
+class Afresh:
+    """The arguments of a call for each attempt: no two share an object, since a tool may change what it is given and
+    every sending has to be the same. ``arguments``: as they were validated; ``stored``: as the ledger keeps them."""
+
+    def __init__(self, tool: Tool[Any], arguments: Mapping[str, Any], stored: str) -> None:
+        self._tool, self._stored = tool, stored
+        self._first: Mapping[str, Any] | None = arguments
+
+    def take(self) -> dict[str, Any]:
+        """Those of the next attempt."""
+        first, self._first = self._first, None
+        return dict(first) if first is not None else self._tool.schema.validate(from_tree(loads(self._stored)))
 
 
 async def awaited(value: Any) -> Any:

@@ -67,7 +67,7 @@ class Sending:
         gates_pass: Callable[[CallRecord], Awaitable[bool]],
     ) -> None:
         self._core, self._tool, self._record = core, tool, record
-        self._run = Run(tool, arguments, core.threads)
+        self._run = Run(tool, arguments, record.arguments, core.threads)
         self._principal, self._secrets, self._gates_pass = principal, secrets, gates_pass
         self._loop = asyncio.get_running_loop()
         self._last_error: BaseException | None = None
