@@ -122,7 +122,7 @@ NEEDY = {
     "proof": (("proof", "verify", "tollhouse.yaml"), "server", 1),
     "check": (("check",), "server", 1),
     "bench": (("bench", "--store", "sqlite"), "all", 1),
-    "postgres": (("db", "check", "--store", "postgresql://127.0.0.1:1/x"), "postgres", 2),
+    "postgres": (("db", "check", "--store", "postgresql://127.0.0.1:1/x"), "postgres", 1),
 }
 
 
@@ -133,6 +133,7 @@ def test_command_that_needs_an_extra_names_it(base: Base, tmp_path: Path, needy:
     (tmp_path / "tollhouse.yaml").write_text("version: 1\n")
     said = base.tollhouse(*command, ends=ends)
     assert f"pip install 'tollhouse[{extra}]'." in said
+    assert "[extra_missing]" in said
     assert "Traceback" not in said
 
 

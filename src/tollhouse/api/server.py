@@ -190,7 +190,8 @@ def _listener(app: FastAPI, host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InvalidSetting(
-            f"{host}:{port} cannot be listened on ({error.strerror or error}).", remedy="Choose another address."
+            f"{host}:{port} cannot be listened on ({error.strerror or error}).",
+            remedy="Stop what listens there, or give another place: --listen HOST:PORT; port 0: any that is free.",
         ) from None
     listener.setblocking(False)
     return listener

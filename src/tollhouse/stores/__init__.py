@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tollhouse.errors import StoreURLInvalid
+from tollhouse.errors import ExtraMissing, StoreURLInvalid
 from tollhouse.stores.common.migrations import SchemaReport
 from tollhouse.stores.common.raw import FENCE, RESTORED, RawLedger, Signs
 from tollhouse.stores.common.urls import engine_of, without_password
@@ -150,6 +150,6 @@ async def backup(url: str, file: Path) -> None:
 
 def _need_postgres_driver() -> None:
     if importlib.util.find_spec("asyncpg") is None:
-        raise StoreURLInvalid(
-            "This installation has no PostgreSQL driver.", remedy="Install it: pip install 'tollhouse[postgres]'."
+        raise ExtraMissing(
+            "This installation has no PostgreSQL driver.", remedy="Run pip install 'tollhouse[postgres]'."
         )
