@@ -189,14 +189,28 @@ async def test_report_that_the_work_failed_settles_it_as_failed(open_house: Open
     assert record.state is State.FAILED
 
 
-@pytest.mark.parametrize("reference", ["job-8", "", "job-77"])
-async def test_report_under_another_reference_is_turned_away(open_house: OpenHouse, reference: str) -> None:
+@pytest.mark.parametrize("reference", ["job-8", "", "job-77", "\ud800", 7])
+async def test_report_under_another_reference_is_turned_away(open_house: OpenHouse, reference: Any) -> None:
     """Whoever does not know the reference is not the receiver."""
     house = await open_house(Job().tool())
     await accepted(house)
     with pytest.raises(NotEntitled):
         await house.report(KEY, happened("export.csv"), reference=reference)
     assert (await house.get(KEY)).state is State.ACCEPTED
+
+
+async def test_report_may_give_the_reference_as_a_number(open_house: OpenHouse) -> None:
+    """Receivers number their jobs, and JSON says so: accepted under 7, reported under 7."""
+    job: Any = 7
+
+    @tool(external(accepts=True))
+    async def export(month: str) -> str | Accepted:
+        return Accepted(job)
+
+    house = await open_house(export)
+    await house.call(export, {"month": "may"}, key=KEY)
+    record = await house.report(KEY, happened("export.csv"), reference=job)
+    assert (record.state, record.settlements[0].reference) == (State.SUCCEEDED, "7")
 
 
 async def test_report_must_say_something_about_a_call_that_is_known(open_house: OpenHouse) -> None:

@@ -40,7 +40,7 @@ async def report(core: Core, key: str, answer: Answer, reference: str) -> CallRe
         began_us=core.clock.now_us(),
         by="callback",
         evidence=None if answer.evidence is None else str(answer.evidence)[:1000],
-        reference=answer.reference or reference,
+        reference=answer.reference or str(reference),
         result=kept.stored if kept else None,
         job_status=answer.job_status,
     )
@@ -92,8 +92,12 @@ def _said(record: CallRecord, finding: Finding) -> bool:
 
 def _under(record: CallRecord, reference: str) -> list[Attempt]:
     """The attempts that were accepted under that reference."""
-    given = reference.encode()
-    return [a for a in record.attempts if a.reference is not None and hmac.compare_digest(a.reference.encode(), given)]
+    given = _bytes(str(reference))  # receivers number their jobs
+    return [a for a in record.attempts if a.reference is not None and hmac.compare_digest(_bytes(a.reference), given)]
+
+
+def _bytes(reference: str) -> bytes:
+    return reference.encode(errors="surrogatepass")  # what is no text is no reason to fail: it fits nothing
 
 
 def _other_work(record: CallRecord, spoken_of: list[Attempt]) -> bool:

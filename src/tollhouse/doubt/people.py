@@ -271,8 +271,8 @@ def named_decision(verb: str, by: Any, reason: Any, version: int | None, *, reas
         raise NotEntitled(f"{verb} needs the name of who decides.", remedy="Pass by='name'.")
     if reason_needed and (not isinstance(reason, str) or not reason.strip()):
         raise InvalidSetting(f"{verb} needs a reason.", remedy="Pass reason='...': it stays on the record.")
-    if reason is not None and len(reason) > REASON_LENGTH_MOST:
-        raise InvalidSetting(f"The reason has more than {REASON_LENGTH_MOST} characters.")
+    if reason is not None and (not isinstance(reason, str) or len(reason) > REASON_LENGTH_MOST):
+        raise InvalidSetting(f"The reason is no text of at most {REASON_LENGTH_MOST} characters.")
     return Decision(verb, by, reason, version)
 
 
