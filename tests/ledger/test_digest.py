@@ -81,6 +81,21 @@ def test_arguments_share_a_digest_exactly_when_they_are_the_same(one: dict[str, 
     assert (encode_arguments(one).digest == encode_arguments(other).digest) == (fingerprint(one) == fingerprint(other))
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({-0.0, -1.0}, {0, -1}),
+        ({1e16, 123}, {10**16, 123}),
+        (frozenset({2.0, 1.5}), {1.5, 2}),
+        ({"é", "z"}, {"z", "é"}),
+    ],
+)
+def test_equal_sets_have_one_digest(one: set[Any], other: set[Any]) -> None:
+    """Whatever their members are written as in Python: 1 and 1.0 are the same, in a set too."""
+    assert one == other
+    assert encode_arguments({"of": one}) == encode_arguments({"of": other})
+
+
 def test_a_shared_object_counts_as_its_value() -> None:
     """One object in two places, and two equal objects, are the same arguments."""
     # case C11

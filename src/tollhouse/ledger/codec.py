@@ -30,7 +30,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import Url
 
 from tollhouse.errors import InvalidArguments
-from tollhouse.ledger.canonical import ATOMS, STR_ONLY, JsonTree, Unencodable, json_path, parse_int
+from tollhouse.ledger.canonical import ATOMS, STR_ONLY, JsonTree, Unencodable, canonical, json_path, parse_int
 from tollhouse.ledger.compact import compact_encoder
 from tollhouse.ledger.scalars import SCALARS, Scalar
 
@@ -224,7 +224,7 @@ class _Walk:
 
         A set of models is kept as the list of their plain forms, which its type turns into a set again.
         """
-        trees = sorted(self._sequence(members), key=dumps)
+        trees = sorted(self._sequence(members), key=dumps if self.lossless else _canonical_order)
         return {marker: trees} if self.lossless and _decode_apart(trees) else trees
 
     def _float(self, value: float) -> Any:
@@ -297,6 +297,14 @@ _BASES: Final[tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...]] 
     (Mapping, dict),
 )
 """Bases whose subclasses are encoded as they are, and how to see a value as a plain one of them."""
+
+
+def _canonical_order(tree: JsonTree) -> str:
+    """By what the digest is made of, so that equal members stand in the same place whatever they are written as."""
+    try:
+        return canonical(tree).decode()
+    except Unencodable:
+        return dumps(tree)  # refused later, by path
 
 
 def _input_name(name: str, info: FieldInfo) -> str:
