@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,23 @@ def sync(url: str) -> Tool[Any]:
         return response.raise_for_status().json()
 
     return charge
+
+
+def reading(url: str) -> Tool[Any]:
+    """A tool that only looks."""
+
+    @tool(read())
+    async def charges(account_id: str, cents: int, ctx: CallContext) -> Any:
+        """The charges of an account."""
+        return (await ctx.http.get(f"{url}/v1/charges")).raise_for_status().json()
+
+    return charges
+
+
+def test_a_good_read_passes() -> None:
+    """It takes no effect, and nobody holds that against it; it is hit by the faults like any other."""
+    report = assert_tool_contract(reading, ARGUMENTS)
+    assert {result.name: result.state for result in report.results}["refused_500"] == "failed"
 
 
 @pytest.mark.parametrize("make", [keyed, unkeyed_with_hook, sync])
@@ -129,9 +147,35 @@ def has_a_hook_that_creates(url: str) -> Tool[Any]:
     return charge
 
 
+def a_read_that_writes(url: str) -> Tool[Any]:
+    """Declared a read, since it hardly changes anything."""
+
+    @tool(read())
+    async def charge(account_id: str, cents: int) -> Any:
+        """Look, and leave a note of it."""
+        async with httpx2.AsyncClient(base_url=url, timeout=5) as client:
+            return (await client.post("/v1/notes", json={"seen": account_id})).raise_for_status().json()
+
+    return charge
+
+
+def stamps_each_request(url: str) -> Tool[Any]:
+    """Puts the time of each attempt into a request that the key says is the same."""
+
+    @tool(external(dedup=dedup.by_key(hours=24)))
+    async def charge(account_id: str, cents: int, ctx: CallContext) -> Any:
+        """Charge an account."""
+        body = {"account": account_id, "cents": cents, "at": time.time_ns()}
+        return (await ctx.http.post(f"{url}/v1/charges", json=body)).raise_for_status().json()
+
+    return charge
+
+
 @pytest.mark.parametrize(
     ("make", "code"),
     [
+        (a_read_that_writes, "read_writes"),
+        (stamps_each_request, "body_changes"),
         (pauses_before_it_retries, "own_retries"),
         (sends_twice_at_once, "own_retries"),
         (has_a_hook_that_creates, "hook_writes"),

@@ -22,6 +22,14 @@ BREACHES: dict[str, Promise] = {
         "It declares dedup.by_key, but its requests do not carry the idempotency key.",
         "Use ctx.http, or send ctx.idempotency_key (or ctx.subkey(name)) in the header the receiver reads.",
     ),
+    "body_changes": Promise(
+        "It declares dedup.by_key, but sent again with the same key its request is another.",
+        "Make the request of the arguments alone: no times, random ids or counters; receivers refuse another body.",
+    ),
+    "read_writes": Promise(
+        "It declares read(), but sends requests that may change something; it would be sent again at any time.",
+        "Declare write() or external(). (To the receiver here only GET, HEAD and OPTIONS are reads.)",
+    ),
     "own_retries": Promise(
         "It sends more than once in one attempt: something underneath retries by itself.",
         "Turn retries off in the client or SDK; retries have one owner, max_attempts of the contract.",

@@ -28,6 +28,8 @@ def judge_call(scenario: Scenario, trial: Trial, watch: Watch) -> list[Breach]:
     """What the call itself shows."""
     record = trial.record
     assert record is not None
+    if trial.is_read and trial.sends:
+        return [Breach("read_writes", scenario.name, f"it sent {trial.sends[0].method} {trial.sends[0].path}")]
     found: list[tuple[str, str]] = []
     sent_attempts = [a for a in record.attempts if a.outcome is not AttemptOutcome.NOT_SENT]
     posts = [request for request in trial.sends if request.collection == trial.collection]
@@ -61,7 +63,7 @@ def _honesty(scenario: Scenario, trial: Trial) -> list[tuple[str, str]]:
         found.append(("wrong_rejection", seen))
     if effects and record.state is State.READY:
         found.append(("wrong_not_sent", seen))
-    if not effects and scenario.fault is not None and state not in scenario.honest:
+    if not effects and state not in scenario.honest and not (trial.is_read and scenario.readable):
         found.append(("swallowed_error", seen))
     if effects > trial.probe_effects and trial.tool.terms.dedup.kind == "by_key" and len(record.attempts) > 1:
         found.append(("dedup_untrue", f"{effects} effects after {len(record.attempts)} attempts"))
@@ -75,9 +77,13 @@ def _keys(trial: Trial) -> list[tuple[str, str]]:
     assert record is not None
     wire = record.idempotency_key
     bare = [r for r in trial.sends if not (r.key or "").startswith(wire)]
-    if not bare:
-        return []
-    return [("key_not_forwarded", f"{bare[0].method} {bare[0].path} carried {KEY_HEADER}: {bare[0].key!r}")]
+    if bare:
+        return [("key_not_forwarded", f"{bare[0].method} {bare[0].path} carried {KEY_HEADER}: {bare[0].key!r}")]
+    bodies: dict[tuple[str, str, str | None], str] = {}
+    for each in trial.sends:
+        if bodies.setdefault((each.method, each.path, each.key), each.body_sha256) != each.body_sha256:
+            return [("body_changes", f"{each.method} {each.path} carried another body under the same key")]
+    return []
 
 
 # -- the look-up ---------------------------------------------------------------------------------------------------

@@ -82,7 +82,10 @@ async def _play(
         trial = Trial(house, tool, receiver, f"contract:{scenario.name}")
         await trial.learn_collection(arguments, keyed)
         if scenario.fault is not None:
-            receiver.fault(scenario.fault, times=scenario.times, collection=trial.collection, **scenario.options)
+            method = "GET" if trial.is_read else "POST"
+            receiver.fault(
+                scenario.fault, times=scenario.times, collection=trial.collection, method=method, **scenario.options
+            )
         with watched(tool) as watch:
             await trial.call(arguments)
             receiver.release()

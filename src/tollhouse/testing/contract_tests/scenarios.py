@@ -33,6 +33,11 @@ class Scenario:
         return self.fault == "hold_after_effect"
 
     @property
+    def readable(self) -> bool:
+        """Whether a read may succeed: there is an answer of some kind, or another place to ask."""
+        return self.fault is None or self.takes_effect or self.fault == "redirect"
+
+    @property
     def honest(self) -> frozenset[str]:
         """The states in which an honest tool's call can stand afterwards."""
         return HONEST_ABOUT_EFFECT if self.takes_effect else HONEST_ABOUT_NOTHING

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tollhouse.contract import terms
 from tollhouse.contract.tool import Tool
 from tollhouse.errors import TollhouseError
 from tollhouse.gate.core import Core
@@ -61,6 +62,11 @@ class Trial:
             await self.house.approve(key, by="contract-tests")
             return await self._settle(key, arguments)
         return None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the tool is declared to change nothing."""
+        return self.tool.effect is terms.Effect.READ
 
     # -- what the receiver saw ---------------------------------------------------------------------------
 
