@@ -4,7 +4,7 @@ import os
 
 import httpx2
 
-from tollhouse import CallContext, did_not_happen, external, happened, tool
+from tollhouse import CallContext, did_not_happen, external, happened, tool, unknown
 
 
 async def find_ticket(idempotency_key):
@@ -12,6 +12,8 @@ async def find_ticket(idempotency_key):
     async with httpx2.AsyncClient(base_url=os.environ["TICKETS_URL"], timeout=10) as client:
         response = await client.get("/v1/tickets", params={"reference": idempotency_key})
     found = response.raise_for_status().json()
+    if any(ticket["body"]["reference"] != idempotency_key for ticket in found):
+        return unknown("the search does not go by our reference")  # one that is ignored finds everything
     if found:
         return happened(found[0]["id"], reference=found[0]["id"])
     return did_not_happen("no ticket has our reference")

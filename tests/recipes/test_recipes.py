@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -132,6 +134,21 @@ async def test_ticket(recipe: Load, house: HouseMaker, receiver: Receiver, monke
         await opened.compensate("case-4:ticket", **REASON)
     assert len(receiver.effects("tickets")) == 1
     assert receiver.effects("closures")[0].body["ticket"] == record.result
+
+
+async def test_ticket_of_somebody_else_is_no_evidence(recipe: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ticket system that ignores what it is asked to search by tells nothing about ours."""
+    all_tickets = json.dumps([{"id": "t1", "body": {"title": "Broken lamp", "reference": "default:another"}}]).encode()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(all_tickets))
+        writer.write(all_tickets)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        monkeypatch.setenv("TICKETS_URL", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        assert (await recipe("ticket").find_ticket("default:ours")).finding == "unknown"
 
 
 async def test_file_upload(recipe: Load, house: HouseMaker, s3_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
