@@ -109,7 +109,13 @@ def test_serve_in_an_empty_folder_needs_nothing_and_says_where_to_look(tmp_path:
         url = lines[0].split()[3]
         shown = "\n".join(lines)
         listing = "tollhouse runs list --store sqlite:///tollhouse.db\n"
-        for words in ("sqlite:///tollhouse.db", "no tollhouse.yaml", listing, f"curl {url}/v1/runs"):
+        for words in (
+            "sqlite:///tollhouse.db",
+            "no tollhouse.yaml",
+            "At its first start",
+            listing,
+            f"curl {url}/v1/runs",
+        ):
             assert words in shown
         run = ended(url)
         assert (run["agent"], run["state"]) == ("refunds", "succeeded")

@@ -273,7 +273,7 @@ def _say(screen: Screen, facts: dict[str, Any], here: str) -> None:
     screen.line(f"The ledger is {store}; {has}.")
     if facts["sample"]:
         screen.line("There is no tollhouse.yaml here, so this is the sample: scripted models, and a real billing")
-        screen.line("service in a process of its own. It has just been asked for a refund.")
+        screen.line("service in a process of its own. At its first start it is asked for a refund.")
     screen.heading("Where to look")
     screen.command(f"tollhouse runs list{here}")
     screen.command(f"tollhouse calls list{here}")
