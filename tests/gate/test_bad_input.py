@@ -314,6 +314,9 @@ async def test_a_tool_that_a_principal_may_not_see_does_not_exist_for_them(open_
         assert known in caught.value.cause
         assert "pay," not in caught.value.cause
     assert (await house.call(look, {"account": "a1"}, by="bob")).value == "a1"
+    with pytest.raises(CallConflict) as conflict:
+        await house.call(look, {"account": "a1"}, key="k", by="bob")
+    assert "pay" not in str(conflict.value)
     gone = await open_house(look, visible=visible, principal="ada")
     assert (await gone.call("pay", GOOD, key="k")).replayed
     with pytest.raises(UnknownTool):  # its record is theirs no more than it was while the tool was here

@@ -348,11 +348,27 @@ async def test_natural_dedup_ends_with_the_deadline(open_house: OpenHouse) -> No
     assert len(sendings) == count
 
 
-@pytest.mark.parametrize(
+EFFECTS = pytest.mark.parametrize(
     "effect",
     [external(dedup=dedup.by_key(hours=24), max_attempts=2), read(max_attempts=2)],
     ids=["effect", "read"],
 )
+
+
+@EFFECTS
+async def test_a_sending_is_booked_for_what_was_asked(open_house: OpenHouse, effect: Any) -> None:
+    """Its cost is counted after the tool ran, which may have used its arguments up."""
+
+    @tool(effect, cost=lambda arguments, _value: len(arguments["items"]))
+    async def order(items: list[str]) -> None:
+        items.clear()
+
+    house = await open_house(order)
+    await house.call(order, {"items": ["book", "pen"]}, key="k")
+    assert (await house.get("k")).attempts[0].cost == "2"
+
+
+@EFFECTS
 async def test_every_sending_gets_the_arguments_that_were_asked_for(open_house: OpenHouse, effect: Any) -> None:
     """A tool may change what it is given; under one key the receiver still gets the same bytes each time."""
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from tollhouse.errors import CallInFlight, StoreUnavailable
+from tollhouse.errors import CallConflict, CallInFlight, StoreUnavailable
 from tollhouse.gate.approval import lapsed
 from tollhouse.gate.core import Core
 from tollhouse.gate.departures import OWNER_TRIES, Departures, attempt_of, no_lease
@@ -46,6 +46,8 @@ class Recorded:
 
     async def answer(self, request: Request, record: CallRecord) -> Outcome[Any]:
         """Answer for a recorded call: replay, wait, settle first, or send it if it is ready."""
+        if record.tool != request.tool_name and not self._planner.sees(request.principal, record.tool):
+            raise CallConflict(f"The key {record.key} belongs to another call.", key=record.key)
         check_same_call(record, request.tool_name, request.arguments.digest)
         try:
             return await self._follow(request, record)

@@ -96,7 +96,7 @@ class Afresh:
 
     def __init__(self, tool: Tool[Any], arguments: Mapping[str, Any], stored: str) -> None:
         self._tool, self._stored = tool, stored
-        self._first: Mapping[str, Any] | None = arguments
+        self._first = None if callable(tool.cost) else arguments  # a cost is computed from them afterwards
 
     def take(self) -> dict[str, Any]:
         """Those of the next attempt."""
