@@ -15,6 +15,7 @@ class ApprovalCheck:
     """Holds every call of a tool whose contract requires approval."""
 
     name = "approval"
+    sees_arguments = False
 
     def check(self, asked: Asked) -> Verdict:
         terms = asked.tool.terms.approval

@@ -88,6 +88,8 @@ class Core:
         self.tools, self.clock, self.ids, self.keeper = tools, clock, ids, keeper
         self.local_us = clock.local_us
         self.gates = gates
+        self.shows_arguments = any(getattr(gate, "sees_arguments", True) for gate in gates)
+        """Whether any gate looks at arguments, which then are not the objects that the tool gets."""
         self.ceilings: Mapping[str, float] = ceilings or {}
         self.threads = threads or ThreadPool()
         self.secrets = secrets

@@ -67,7 +67,10 @@ class Planner:
         asked = Asked(
             self._core.tenant, request.principal, tool, request.key, values, scope, encoded.digest, sent_before
         )
-        return Plan(tool, values, await judge(self._core, asked), {})
+        judgement = await judge(self._core, asked)
+        if self._core.shows_arguments:  # and a gate may have changed what it was shown, which nobody approved
+            values = tool.schema.validate(from_tree(encoded.tree), key=request.key)
+        return Plan(tool, values, judgement, {})
 
     def _with_secrets(self, plan: Plan) -> Plan:
         """Secrets are resolved before commit 1: a call whose secrets cannot be had does not depart."""

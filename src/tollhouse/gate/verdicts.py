@@ -59,7 +59,11 @@ ABSTAIN = Pass(silent=True)
 
 
 class Check(Protocol):
-    """One gate. ``check`` may be sync or async; an exception it raises denies the call (deny by default)."""
+    """One gate. ``check`` may be sync or async; an exception it raises denies the call (deny by default).
+
+    The arguments it is shown are not the objects that the tool gets. A gate that never looks at them may say
+    ``sees_arguments = False``, which saves making them twice.
+    """
 
     name: str
 

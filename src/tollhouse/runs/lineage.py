@@ -78,6 +78,7 @@ class RunCheck:
     """
 
     name = "run"
+    sees_arguments = False
 
     def __init__(self, store: Any) -> None:
         self._store: JournalStore = store
