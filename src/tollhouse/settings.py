@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from tollhouse.contract.checks import TIME_MOST_S
 from tollhouse.contract.tool import Tool
 from tollhouse.errors import InvalidSetting
 from tollhouse.gate.core import Listener
@@ -109,8 +110,8 @@ def settings_of(given: Mapping[str, Any]) -> HouseSettings:
 
 def _check_seconds(name: str, value: Any) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < 0 or (value == 0 and name != "grace_s"):
-        raise InvalidSetting(f"{name}={value!r} is no length of time in seconds.")
+    if not number or not 0 <= value <= TIME_MOST_S or (value == 0 and name != "grace_s"):
+        raise InvalidSetting(f"{name}={value!r} is no length of time in seconds, a century at most.")
 
 
 def _check_count(name: str, value: Any, most: int) -> None:

@@ -321,6 +321,8 @@ OUT_OF_BOUNDS: list[tuple[str, Any]] = [
     ("renew_every_s", "often"),
     ("tools", None),
     ("gates", 7),
+    ("store_wait_s", 1e300),
+    ("deadline_s", 1e11),
     ("secrets", {"token": "t"}),
     ("on_event", "print"),
     ("x", 1),
