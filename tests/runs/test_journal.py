@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -100,3 +101,22 @@ def test_row_of_a_later_release_is_read() -> None:
     body = body_of(cast(RunRecord, SimpleNamespace(body=json.dumps(kept))))
     assert (body.limits, body.spent, body.waiting) == (Limits(), Spent(), (Waiting("time", "k", 1),))
     assert body.by_children == Spent(input_tokens=3)
+
+
+def test_what_is_read_of_a_row_is_the_readers_own() -> None:
+    """Rows are read often and kept read; whoever changes what it got changes nothing for the next reader."""
+    row = cast(RunRecord, SimpleNamespace(body=Body(output={"sum": [1]}, reason={"code": "c"}).text))
+    body = body_of(row)
+    body.output["sum"].append(2)
+    cast(dict[str, str], body.reason)["code"] = "d"
+    assert body_of(row) == Body(output={"sum": [1]}, reason={"code": "c"})
+
+
+@pytest.mark.parametrize("output", [[], {}, "", 0, False, {"cost": "1"}])
+def test_row_keeps_every_output(output: object) -> None:
+    """An empty one too; only what is not there is left out."""
+    limits, spent = Limits(tokens=5, cost=Decimal("0.10")), Spent(1, 2, 3, 4, Decimal("1E-7"), 5, 6)
+    full = Body(limits, spent, output=output, answers={"k": {}})
+    row = cast(RunRecord, SimpleNamespace(body=full.text))
+    assert body_of(row) == full
+    assert json.loads(full.text)["spent"]["cost"] == "0.0000001"

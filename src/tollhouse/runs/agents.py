@@ -56,8 +56,15 @@ class Verifier:
     rounds: int = 1
 
 
+class _Digested:
+    """A place for the digest of an agent, which every start asks for and no comparison looks at."""
+
+    __slots__ = ("_version",)
+    _version: str
+
+
 @dataclass(frozen=True, slots=True)
-class Agent:
+class Agent(_Digested):
     """One version of an agent.
 
     ``model``: ``provider:name`` as ``models`` understands it; ``fallback``: asked in order when it does not answer.
@@ -94,7 +101,11 @@ class Agent:
     @property
     def version(self) -> str:
         """SHA-256 of :attr:`text`, hexadecimal."""
-        return sha256(self.text.encode()).hexdigest()
+        try:
+            return self._version
+        except AttributeError:
+            object.__setattr__(self, "_version", sha256(self.text.encode()).hexdigest())
+            return self._version
 
 
 def agent_of(text: str) -> Agent:

@@ -12,7 +12,7 @@ import pytest
 from tollhouse import external, read, tool
 from tollhouse.errors import UnknownAgent
 from tollhouse.ledger.run_record import RunStore
-from tollhouse.runs.agents import AGENT, CATALOGUE, Agent
+from tollhouse.runs.agents import AGENT, CATALOGUE, Agent, agent_of
 from tollhouse.runs.registry import agent_version, catalogue_of, keep_catalogue, publish
 from tollhouse.stores import open_store
 
@@ -117,3 +117,11 @@ def pay(cents: int) -> str:
 def look() -> int:
     """Look."""
     return 1
+
+
+def test_a_changed_agent_has_a_version_of_its_own() -> None:
+    """Also where the one that it was made of had said its version before."""
+    before = FIRST.version
+    changed = replace(FIRST, instructions="Otherwise.")
+    assert changed.version != before == FIRST.version == agent_of(FIRST.text).version
+    assert agent_of(changed.text) == changed
