@@ -21,6 +21,9 @@ from tollhouse.testing.drill.worker import Job
 START_S = 150.0
 STOP_S = 1.8
 """How long a process is stopped: past its lease and the sweepers' next round."""
+WAKE_AFTER = (1, 3, 9)
+"""It is woken after so many times that: one that was slow to stop itself, on a busy machine, slept through the first
+and kept whatever lock it had."""
 ANSWER_S = 45.0
 """How long an answer may take: longer than any wait of a house, on a machine that has other work."""
 
@@ -151,7 +154,8 @@ class Worker:
         self.reached(point).set()
         if point in self._stops:
             self._note(self, {"note": "stopped"})
-            asyncio.get_running_loop().call_later(STOP_S, self.strike, signal.SIGCONT)
+            for times in WAKE_AFTER:
+                asyncio.get_running_loop().call_later(times * STOP_S, self.strike, signal.SIGCONT)
 
 
 class Crew:
