@@ -262,7 +262,7 @@ class Sending:
             before, after = await transact(self._core.store, self._record, step, write_id, owner=owner, blobs=blobs)
         except OwnerGone:
             return await self._as_lost_owner(step, write_id, blobs)
-        self._record = after
+        self._know(after)
         self._core.tell_of(before, after)
         return after
 
@@ -272,9 +272,14 @@ class Sending:
         """Taken for lost meanwhile: the outcome is written all the same, but nothing is sent again."""
         self._lost = True
         before, after = await transact(self._core.store, self._record, step, f"{write_id}:lost", blobs=blobs)
-        self._record = after
+        self._know(after)
         self._core.tell_of(before, after)
         return after
+
+    def _know(self, after: CallRecord) -> None:
+        """Of two writes beside each other the earlier one may be heard of last, and knows nothing of the later."""
+        if after.version > self._record.version:
+            self._record = after
 
     # -- the end of the wait -----------------------------------------------------------------------------
 
